@@ -119,7 +119,8 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 		asked = a.Asked
 	}
 	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(), milliseconds(record.FairLife),
-		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked}, 1, true, 0))
+		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked, grantLeaseIn(a)},
+		1, true, 0, 0))
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {

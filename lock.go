@@ -159,8 +159,8 @@ func (l *plainLock) acquireArgs(a contract.Attempt) []any {
 	}
 	return upToDefaults(
 		[]any{a.Field, milliseconds(a.Lease)},
-		[]any{a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel},
-		1, contract.Defer, 1, publish, 0, "",
+		[]any{a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel, grantLeaseIn(a)},
+		1, contract.Defer, 1, publish, 0, "", 0,
 	)
 }
 
@@ -182,6 +182,14 @@ func deliveryOf(a contract.Attempt) any {
 func askedIn(a contract.Attempt) any {
 	if a.Delivery == contract.Push || a.Delivery == contract.Poll {
 		return a.Asked
+	}
+	return 0
+}
+
+// grantLeaseIn returns how long a grant lasts at most, 0 for as long as usual. It matters only in a place of the line.
+func grantLeaseIn(a contract.Attempt) any {
+	if a.GrantLease > 0 && (a.Delivery == contract.Push || a.Delivery == contract.Poll) {
+		return milliseconds(a.GrantLease)
 	}
 	return 0
 }

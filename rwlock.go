@@ -238,8 +238,8 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		Keys:     l.keys,
 		Optional: optionalOfWrite,
 		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce,
-			l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced)},
-			1, contract.Defer, "", 0, 1),
+			l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced),
+			grantLeaseIn(a)}, 1, contract.Defer, "", 0, 1, 0),
 	}
 }
 

@@ -236,7 +236,7 @@ func (l *semaphore) Channel(contract.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a contract.Attempt) call {
 	return l.call(semaphoreAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.permits, l.announce,
-		l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), askedIn(a)}, 1, contract.Defer, 0))
+		l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), askedIn(a), grantLeaseIn(a)}, 1, contract.Defer, 0, 0))
 }
 
 func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {

@@ -39,9 +39,10 @@ What the model showed:
     this wait ends just then, its end must grant the next place.  The same
     holds for a wait that is not in the line yet and has heard Java's release.
     So every release and give-up that finds no record grants the next place.
-  - A place whose grant has expired must not be passed over for ever.  After
-    its process has asked, the next grant of the place has its full lease: the
-    process is alive, and only too slow for a short lease.
+  - A process whose grant has expired asks because of the message of the grant,
+    however late that comes, and joins again at the end.  But if its request
+    was sent twice, an old answer "joined" may come after that.  Then only the
+    poller finds that it has no place (lapsed).
   - A tombstone makes late requests harmless only while it lasts.  Afterwards
     a late request may join or take the lock.  Its process releases what it is
     told of; anything else expires with a short lease.
@@ -50,9 +51,6 @@ What the model showed:
     sent twice (forgetSoon).
   - A grant for a wait that goes on is not released if it comes too late to be
     valid: the process asks, which confirms the grant or waits on.
-  - A script does not know which messages a process has received, so the place
-    of a grant comes back also if the process has confirmed the grant and then
-    lost it.
  ***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
@@ -62,14 +60,12 @@ CONSTANTS Procs,      \* processes of relock
           MaxFaults,
           Faults,     \* the kinds of faults: "again", "lost", "cut", "lose", "die", "forget"
           MaxJava,    \* holds of Java
-          MaxExpiries, \* grants in a row whose leases expire, because their processes were late
           Mistake     \* the precaution that is omitted, or "none"
 
 VARIABLES
   \* Redis
   record,     \* the field that the record has; None, or Java
-  line,       \* the places, first come first: [f, kind]
-  granted,    \* the field that was granted the record by message, and whose place comes back if the lease expires; or None
+  line,       \* the fields of the places, first come first
   brief,      \* the record was granted by message for a short lease, and its process has not confirmed it yet
   over,       \* fields with a tombstone
   sub,        \* sub[p]: Redis has the subscription of p
@@ -84,16 +80,16 @@ VARIABLES
   \* what is counted
   faults,
   javas,      \* holds of Java
-  unclaimed,  \* grants in a row whose leases expired, because their processes were late
   silent,     \* the lock became free, and no process was told
+  lapsed,     \* fields whose grant has expired while they waited
   overtaken,  \* a newcomer took a lock that could have been granted to a place
   unheard,    \* a process without a subscription was granted the lock
   forgotten   \* a tombstone expired too early
 
-redis   == <<record, line, granted, brief, over, sub>>
+redis   == <<record, line, brief, over, sub>>
 procs   == <<st, n, conf, calm, listens>>
 network == <<asks, ends, answers, msgs>>
-counts  == <<faults, javas, unclaimed, silent, overtaken, unheard, forgotten>>
+counts  == <<faults, javas, silent, lapsed, overtaken, unheard, forgotten>>
 vars    == <<redis, procs, network, counts>>
 
 None == <<"none", 0>>
@@ -104,39 +100,28 @@ Goes(f)  == st[f[1]] \in {"waits", "holds"} /\ n[f[1]] = f[2] \* the wait or the
 Waits(f) == st[f[1]] = "waits" /\ n[f[1]] = f[2]
 Holds(f) == st[f[1]] = "holds" /\ n[f[1]] = f[2]
 
-(* A place is "new": it is granted the lock by message, for a short lease. It is "suspect" after such a grant has expired,
-   and is passed over until its process asks. Then it is "confirmed": its next grant by message has its full lease. *)
-Place(f, k) == [f |-> f, kind |-> k]
-Fields(l)   == {l[i].f : i \in 1..Len(l)}
-Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
-OfProc(l, p) == {i \in 1..Len(l) : l[i].f[1] = p}
+Fields(l)   == {l[i] : i \in 1..Len(l)}
+Without(l, f) == SelectSeq(l, LAMBDA x : x # f)
+OfProc(l, p) == {i \in 1..Len(l) : l[i][1] = p}
 Min(S)      == CHOOSE x \in S : \A y \in S : x <= y
 
-\* A place joins at the end, or replaces the place of an older wait of its process, unless a grant to that has expired.
-\* A place that was granted the lock is not in the line, so it keeps no older wait out.
+\* A place joins at the end, or replaces the place of an older wait of its process.
 Join(l, f) ==
-  IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
-  ELSE LET i == Min(OfProc(l, f[1])) old == l[i] IN
-       IF old.f[2] > f[2] THEN l
-       ELSE IF old.f = f THEN [l EXCEPT ![i] = Place(f, IF old.kind = "suspect" THEN "confirmed" ELSE old.kind)]
-       ELSE IF old.kind = "suspect" THEN Append(Without(l, old.f), Place(f, "new"))
-       ELSE [l EXCEPT ![i] = Place(f, "new")]
+  IF OfProc(l, f[1]) = {} THEN Append(l, f)
+  ELSE LET i == Min(OfProc(l, f[1])) IN IF l[i][2] > f[2] THEN l ELSE [l EXCEPT ![i] = f]
 
 Reachable(f) == sub[f[1]] \/ Mistake = "uncounted"
 
 \* A lock that stays free, with the line l.
 NoGrant(l, tell) ==
-  [record |-> None, line |-> l, granted |-> None, brief |-> FALSE, msgs |-> {<<x, "free">> : x \in tell}, f |-> None]
+  [record |-> None, line |-> l, brief |-> FALSE, msgs |-> {<<x, "free">> : x \in tell}, f |-> None]
 
 \* The grant of the next place of l. asker is the field that joins in the same script, or None: it needs no message.
 Next1(l, asker) ==
-  LET can     == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "suspect" /\ Reachable(l[i].f))}
-      suspects(q) == SelectSeq(q, LAMBDA x : x.kind = "suspect" /\ sub[x.f[1]])
-  IN IF can = {} THEN NoGrant(suspects(l), Fields(suspects(l))) \* only suspects are left, and are told to ask
-     ELSE LET i == Min(can) f == l[i].f IN
-       [record |-> f, line |-> suspects(SubSeq(l, 1, i - 1)) \o SubSeq(l, i + 1, Len(l)),
-        granted |-> IF f = asker THEN None ELSE f, brief |-> f # asker /\ l[i].kind # "confirmed",
-        msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
+  LET can == {i \in 1..Len(l) : l[i] = asker \/ Reachable(l[i])}
+  IN IF can = {} THEN NoGrant(<<>>, {})
+     ELSE LET i == Min(can) f == l[i] IN
+       [record |-> f, line |-> SubSeq(l, i + 1, Len(l)), brief |-> f # asker, msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
 
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 \* A message that was run or read leaves the network; or it stays, and is run again.
@@ -145,11 +130,11 @@ Again(set, m) == set' = set /\ Fault("again")
 
 -----------------------------------------------------------------------------
 Init ==
-  /\ record = None /\ line = <<>> /\ granted = None /\ brief = FALSE /\ over = {} /\ sub = [p \in Procs |-> FALSE]
+  /\ record = None /\ line = <<>> /\ brief = FALSE /\ over = {} /\ sub = [p \in Procs |-> FALSE]
   /\ st = [p \in Procs |-> "idle"] /\ n = [p \in Procs |-> 0] /\ conf = [p \in Procs |-> FALSE]
   /\ calm = [p \in Procs |-> FALSE] /\ listens = [p \in Procs |-> FALSE]
   /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
-  /\ faults = 0 /\ javas = 0 /\ unclaimed = 0 /\ silent = FALSE /\ overtaken = FALSE /\ unheard = FALSE /\ forgotten = FALSE
+  /\ faults = 0 /\ javas = 0 /\ silent = FALSE /\ lapsed = {} /\ overtaken = FALSE /\ unheard = FALSE /\ forgotten = FALSE
 
 \* ---- Processes ----
 
@@ -184,27 +169,27 @@ Subscribe(p) ==
   /\ sub' = [sub EXCEPT ![p] = TRUE] /\ conf' = [conf EXCEPT ![p] = TRUE] /\ calm' = [calm EXCEPT ![p] = FALSE]
   /\ asks' = IF Outstanding(p) THEN IF Mistake = "staleBusy" THEN asks ELSE Old(asks, Field(p)) ELSE Asking(asks, Field(p), TRUE)
   /\ answers' = IF Mistake = "staleBusy" THEN answers ELSE Old(answers, Field(p))
-  /\ UNCHANGED <<record, line, granted, brief, over, st, n, listens, ends, msgs, counts>>
+  /\ UNCHANGED <<record, line, brief, over, st, n, listens, ends, msgs, counts>>
 
 \* The subscription connection of p is cut, with what is on it; p notices later.
 Cut(p) ==
   /\ sub[p] /\ st[p] # "dead" /\ Fault("cut")
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, brief, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<record, line, brief, over, procs, asks, ends, answers, javas, silent, overtaken, unheard, forgotten, lapsed>>
 Notice(p) ==
   /\ conf[p] /\ ~sub[p] /\ st[p] # "dead" /\ Mistake # "oldFlag"
   /\ conf' = [conf EXCEPT ![p] = Mistake = "sleepOn"]
   /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, although messages may have been missed
   /\ calm' = [calm EXCEPT ![p] = IF Mistake = "sleepOn" THEN @ ELSE FALSE]
   /\ listens' = [listens EXCEPT ![p] = FALSE]
-  /\ UNCHANGED <<record, line, granted, brief, over, st, n, network, counts>>
+  /\ UNCHANGED <<record, line, brief, over, st, n, network, counts>>
 
 \* p does not need its subscription any more.
 Leave(p) ==
   /\ st[p] = "idle" /\ conf[p] /\ sub[p]
   /\ \A e \in ends : e.f[1] # p
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = Mistake = "oldFlag"] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, brief, over, st, n, calm, listens, asks, ends, answers, counts>>
+  /\ UNCHANGED <<record, line, brief, over, st, n, calm, listens, asks, ends, answers, counts>>
 
 \* p reads an answer.
 Answer(a) ==
@@ -234,15 +219,14 @@ Receive(m) ==
   /\ st[p] # "dead" /\ msgs' = msgs \ {m}
   /\ IF Waits(f) THEN
        IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* the grant is still valid: Validity.tla
-       THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ brief' = FALSE
-            /\ UNCHANGED <<calm, ends, asks, answers>>
+       THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ brief' = FALSE /\ UNCHANGED <<calm, ends, asks, answers>>
        ELSE /\ calm' = [calm EXCEPT ![p] = FALSE] \* asks, which confirms a grant
             /\ asks' = IF Outstanding(p) THEN Old(asks, f) ELSE Asking(asks, f, conf[p])
             /\ answers' = Old(answers, f)
-            /\ UNCHANGED <<st, ends, unclaimed, brief>>
+            /\ UNCHANGED <<st, ends, brief>>
      ELSE /\ ends' = IF m[2] = "grant" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
-          /\ UNCHANGED <<st, calm, unclaimed, brief, asks, answers>>
-  /\ UNCHANGED <<record, line, granted, over, sub, n, conf, listens, faults, javas, silent, overtaken, unheard, forgotten>>
+          /\ UNCHANGED <<st, calm, brief, asks, answers>>
+  /\ UNCHANGED <<record, line, over, sub, n, conf, listens, faults, javas, silent, overtaken, unheard, forgotten, lapsed>>
 
 \* p unlocks. If goroutines of p wait and its hand-off window has ended, p joins the end of the line in the same request.
 Unlock(p) ==
@@ -266,19 +250,19 @@ GiveUp(p) ==
 Lose(p) ==
   /\ st[p] = "holds" /\ Fault("lose")
   /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
-  /\ UNCHANGED <<redis, n, conf, calm, listens, asks, answers, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<redis, n, conf, calm, listens, asks, answers, msgs, javas, silent, overtaken, unheard, forgotten, lapsed>>
 
 Die(p) ==
   /\ st[p] \in {"waits", "holds"} /\ Fault("die")
   /\ st' = [st EXCEPT ![p] = "dead"] /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = FALSE]
   /\ answers' = {a \in answers : a.f[1] # p} /\ msgs' = {m \in msgs : m[1][1] # p}
   /\ silent' = (silent \/ record = None) \* p may have been told
-  /\ UNCHANGED <<record, line, granted, brief, over, n, calm, listens, asks, ends, javas, unclaimed, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<record, line, brief, over, n, calm, listens, asks, ends, javas, overtaken, unheard, forgotten, lapsed>>
 
-\* The poller, which checks many names in one request, finds the lock free: p asks.
-MayPoll(p) == Mistake # "noPoll" /\ (Mistake = "headPolls" => line # <<>> /\ line[1].f[1] = p)
+\* The poller, which checks many names in one request, finds the lock free, or no place of p: p asks.
+MayPoll(p) == Mistake # "noPoll" /\ (Mistake = "headPolls" => line # <<>> /\ line[1][1] = p)
 Poll(p) ==
-  /\ st[p] = "waits" /\ calm[p] /\ record = None /\ MayPoll(p)
+  /\ st[p] = "waits" /\ calm[p] /\ (record = None \/ Field(p) \notin Fields(line)) /\ MayPoll(p)
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(asks, Field(p), conf[p])
   /\ UNCHANGED <<redis, st, n, conf, listens, ends, answers, msgs, counts>>
 
@@ -303,32 +287,29 @@ RunAsk(a, barges) ==
   /\ \/ Took(asks, a) \/ Again(asks, a)
   /\ IF f \in over /\ Mistake # "noTombstone" THEN
        /\ over' = IF MayRun(f, asks', ends) /\ Mistake # "forgetSoon" THEN over ELSE over \ {f}
-       /\ UNCHANGED <<record, line, granted, brief, sub, answers, msgs, unclaimed, silent, overtaken, unheard, forgotten>>
+       /\ UNCHANGED <<record, line, brief, sub, answers, msgs, silent, overtaken, unheard, forgotten, lapsed>>
      ELSE IF record = f THEN \* it is yours: a confirmation
-       /\ busy("yours") /\ brief' = FALSE /\ unclaimed' = 0
-       /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, unheard, forgotten>>
+       /\ busy("yours") /\ brief' = FALSE
+       /\ UNCHANGED <<record, line, over, sub, msgs, silent, overtaken, unheard, forgotten, lapsed>>
      ELSE IF record # None THEN
        /\ line' = l
-       /\ granted' = IF in(l) /\ granted[1] = f[1] THEN None ELSE granted \* another wait has the place of the grant
        /\ busy(IF record = Java THEN "java" ELSE IF in(l) THEN "joined" ELSE "busy")
-       /\ UNCHANGED <<record, brief, over, sub, msgs, unclaimed, silent, overtaken, unheard, forgotten>>
+       /\ UNCHANGED <<record, brief, over, sub, msgs, silent, overtaken, unheard, forgotten, lapsed>>
      ELSE \* a free lock: the first takes it, or is granted it
        LET mine == (joins /\ to.f = f) \/ to.f = None \/ Mistake = "barge" IN
        /\ record' = IF mine THEN f ELSE to.record
        /\ line' = Without(to.line, IF mine THEN f ELSE None)
-       /\ granted' = IF mine THEN None ELSE to.granted
        /\ brief' = (~mine /\ to.brief)
        /\ msgs' = IF mine /\ to.f # None THEN msgs ELSE msgs \cup to.msgs
        /\ busy(IF mine THEN "yours" ELSE IF in(to.line) THEN "joined" ELSE "busy")
        /\ overtaken' = (overtaken \/ (mine /\ to.f \notin {f, None}))
        /\ unheard' = (unheard \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = FALSE
-       /\ IF mine THEN unclaimed' = 0 ELSE UNCHANGED unclaimed
        /\ UNCHANGED <<over, sub>>
-  /\ UNCHANGED <<procs, ends, javas, forgotten>>
+  /\ UNCHANGED <<procs, ends, javas, forgotten, lapsed>>
 
 \* A release, or a give-up: f leaves the line or releases the lock, and the next place is granted the lock.
-\* free: Java may wait, so the lock becomes free for a moment, and the first place that is no suspect is told.
+\* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
 RunEnd(e, free) ==
   LET f == e.f
       mine == record = f \/ (Mistake = "releaseByProcess" /\ record[1] = f[1])
@@ -337,60 +318,50 @@ RunEnd(e, free) ==
       re   == <<f[1], e.re>>
       joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
       l == IF joins THEN Join(Without(line, f), re) ELSE Without(line, f)
-      \* The processes of suspects may be paused, so the first place after them is told, too. The script looks no farther.
-      first == {i \in 1..Len(l) : l[i].kind # "suspect" /\ sub[l[i].f[1]]}
-      upTo == IF first = {} THEN Len(l) ELSE Min(first)
-      front == SelectSeq(SubSeq(l, 1, upTo), LAMBDA x : sub[x.f[1]])
-      to == IF free THEN NoGrant(front \o SubSeq(l, upTo + 1, Len(l)), Fields(front)) ELSE Next1(l, None)
+      heard == {i \in 1..Len(l) : sub[l[i][1]]}
+      to == IF ~free THEN Next1(l, None)
+            ELSE IF heard = {} THEN NoGrant(<<>>, {})
+            ELSE NoGrant(SubSeq(l, Min(heard), Len(l)), {l[Min(heard)]})
   IN
   /\ free => MaxJava > 0 /\ mine
   /\ \/ Took(ends, e) \/ Again(ends, e)
   /\ over' = {x \in over \cup {f} : MayRun(x, asks, ends')}
   /\ IF frees THEN
-       /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ brief' = to.brief /\ msgs' = msgs \cup to.msgs
+       /\ record' = to.record /\ line' = to.line /\ brief' = to.brief /\ msgs' = msgs \cup to.msgs
        /\ unheard' = (unheard \/ (to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = (silent /\ ~mine /\ to.f = None)
-     ELSE line' = l /\ UNCHANGED <<record, granted, brief, msgs, unheard, silent>>
+     ELSE line' = l /\ UNCHANGED <<record, brief, msgs, unheard, silent>>
   /\ answers' = IF e.re = 0 \/ ~Waits(re) THEN answers
                 ELSE answers \cup {[f |-> re, kind |-> IF mine /\ re \in Fields(to.line) THEN "joined" ELSE "busy", old |-> FALSE]}
-  /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, forgotten>>
+  /\ UNCHANGED <<sub, procs, asks, javas, overtaken, forgotten, lapsed>>
 
 \* A request or an answer is lost. The request is sent again, so a release only takes longer.
 LoseAsk(a) == asks' = asks \ {a} /\ Fault("lost")
-  /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, silent, overtaken, unheard, forgotten, lapsed>>
 LoseAnswer(a) == answers' = answers \ {a} /\ Fault("lost")
-  /\ UNCHANGED <<redis, procs, asks, ends, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<redis, procs, asks, ends, msgs, javas, silent, overtaken, unheard, forgotten, lapsed>>
 
 \* A tombstone expires before a request that is under way has run.
 Forget(f) == over' = over \ {f} /\ forgotten' = TRUE /\ Fault("forget")
-  /\ UNCHANGED <<record, line, granted, brief, sub, procs, network, javas, unclaimed, silent, overtaken, unheard>>
+  /\ UNCHANGED <<record, line, brief, sub, procs, network, javas, silent, overtaken, unheard, lapsed>>
 
-\* The lease of a record expires. No process is told. A place that was granted the lock comes back as a suspect, behind
-\* those that the grant had passed over.
+\* The lease of a record expires. No process is told.
 Expire ==
   /\ record \notin {None, Java} /\ ~Holds(record)
-  /\ IF Waits(record) /\ ~brief THEN Fault("lose") ELSE UNCHANGED faults
-  /\ record' = None /\ silent' = TRUE /\ granted' = None /\ brief' = FALSE
-  /\ IF granted = record
-     THEN \E i \in 0..Len(line) :
-            /\ \A j \in 1..i : line[j].kind # "new"
-            /\ line' = SubSeq(line, 1, i) \o <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "suspect")>>
-                       \o SubSeq(line, i + 1, Len(line))
-     ELSE UNCHANGED line
-  /\ unclaimed' = IF brief /\ Waits(record) THEN unclaimed + 1 ELSE unclaimed
-  /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, unheard, forgotten>>
+  /\ record' = None /\ silent' = TRUE /\ brief' = FALSE /\ lapsed' = IF Waits(record) THEN lapsed \cup {record} ELSE lapsed
+  /\ UNCHANGED <<line, over, sub, procs, network, faults, javas, overtaken, unheard, forgotten>>
 
 \* Java takes a lock that is free, and does not know the line.
 JavaTake ==
   /\ record = None /\ javas < MaxJava
   /\ record' = Java /\ javas' = javas + 1
-  /\ UNCHANGED <<line, granted, brief, over, sub, procs, network, faults, unclaimed, silent, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<line, brief, over, sub, procs, network, faults, silent, overtaken, unheard, forgotten, lapsed>>
 JavaRelease ==
   /\ record = Java
   /\ LET told == {p \in Procs : listens[p] /\ sub[p] /\ st[p] = "waits"} IN
      /\ record' = None /\ silent' = (told = {} /\ Mistake # "javaUnheard")
      /\ msgs' = msgs \cup {<<Field(p), "free">> : p \in told}
-  /\ UNCHANGED <<line, granted, brief, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, unheard, forgotten>>
+  /\ UNCHANGED <<line, brief, over, sub, procs, asks, ends, answers, faults, javas, overtaken, unheard, forgotten, lapsed>>
 
 Next ==
   \/ \E p \in Procs : Begin(p) \/ Ask(p) \/ Subscribe(p) \/ Cut(p) \/ Notice(p) \/ Leave(p)
@@ -405,14 +376,14 @@ Next ==
 Spec == Init /\ [][Next]_vars
 RECURSIVE Sum(_)
 Sum(S) == IF S = {} THEN 0 ELSE LET p == CHOOSE x \in S : TRUE IN n[p] + Sum(S \ {p})
-Bound == Sum(Procs) <= MaxTotal /\ unclaimed <= MaxExpiries
+Bound == Sum(Procs) <= MaxTotal
 Symmetry == Permutations(Procs)
 
 \* Values that no step and no rule can use any more are left out.
 Now(set) == {IF Waits(x.f) THEN x ELSE [x EXCEPT !.old = FALSE] : x \in set}
-View == <<record, line, granted, brief, over, sub, st, n, conf, [p \in Procs |-> st[p] = "waits" /\ calm[p]],
+View == <<record, line, brief, over, sub, st, n, conf, [p \in Procs |-> st[p] = "waits" /\ calm[p]],
           [p \in Procs |-> (st[p] = "waits" \/ (st[p] = "holds" /\ n[p] < MaxWaits)) /\ listens[p]], Now(asks), ends, Now(answers), msgs,
-          faults, javas, unclaimed, silent /\ record = None, overtaken, unheard, forgotten>>
+          faults, javas, silent /\ record = None, {f \in lapsed \ Fields(line) : Waits(f)}, overtaken, unheard, forgotten>>
 
 \* ---- What must hold ----
 
@@ -431,22 +402,19 @@ NoOrphan ==
   record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (forgotten /\ brief)
 
 \* The same of a place.
-NoDeadPlace == ~forgotten => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)
+NoDeadPlace == ~forgotten => \A i \in 1..Len(line) : st[line[i][1]] # "dead" => Goes(line[i]) \/ News(line[i])
 
-\* No waiter sleeps while the lock is free and stays free, except after a lease has expired, which its poller finds.
+\* No waiter sleeps while the lock is free and stays free, except after a lease has expired, or without a place because its
+\* grant has, which its poller finds.
 Quiet(p) == st[p] = "waits" /\ calm[p] /\ (conf[p] = sub[p] \/ Mistake = "oldFlag")
 NoSleep ==
   record = None /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
   /\ (\A p \in Procs : st[p] = "waits" => Quiet(p))
-  => \A p \in Procs : st[p] = "waits" => silent /\ (\E q \in Procs : st[q] = "waits" /\ MayPoll(q))
+  => \A p \in Procs : st[p] = "waits" => (silent \/ Field(p) \in lapsed \ Fields(line)) /\ (\E q \in Procs : st[q] = "waits" /\ MayPoll(q))
 
 \* A newcomer never overtakes a place that could have been granted the lock.
 InOrder == ~overtaken
 
 \* No process without a subscription is granted the lock.
 Heard == ~unheard
-
-\* Grants that are not used in time come to an end: each process is late once, and once more for each fault; then its
-\* grant has its full lease.
-NotToAndFro == unclaimed <= Cardinality(Procs) + faults
 =============================================================================

@@ -15,9 +15,8 @@ out, because Line.tla has them: how a process subscribes, the short lease of a
 grant, tombstones that expire.  Also left out: waiters of Java, and forced
 releases.
 
-Simplified: the place of every grant comes back when its lease expires.  The
-scripts keep that of the last grant only, and another process joins again at
-the end.  The permits of one hold expire together, and Java returns all of them.
+Simplified: the permits of one hold expire together, and Java returns all of
+them.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
 answer, a cut connection, a process that learns of its grant too late, a
@@ -41,8 +40,6 @@ breaks one of the rules at the end:
              releaseTwice   a repeated release releases a second one
              expireTwice    a release returns a permit that was already
                             returned when its lease expired
-             javaExpiry     so does the script that finds a lease expired which
-                            Java has already returned
   Limit      handsOn        a release grants its permit, whatever the counter
              partly         a place that wants two permits is granted them when
                             one is available
@@ -60,7 +57,6 @@ breaks one of the rules at the end:
              blocks         a place that wants more permits than there are by now
                             stops those behind it
   InOrder    barge          a newcomer takes a permit before the line
-             keepsPlace     the next wait of a process gets its old place
              skips          a place that wants more permits than are available is
                             passed over
              tryAhead       a TryLock takes a permit that is kept for such a place
@@ -70,11 +66,6 @@ What the model showed:
     expire together, and SetPermits adds some: then one script must grant
     several.  After SetPermits has taken some away, a release must grant none.
     So a script grants while the counter is above 0 and a place is reachable.
-  - The expiry of a lease has two parts: the permit returns to the counter, and
-    the place to the line.  Java does the first only.  So a script that finds a
-    grant without its permit returns the place and leaves the counter alone.
-  - A process with a permit may wait for another.  The place of its grant is
-    removed when the next wait joins, which is at the end.
   - Of the processes that are told that a permit is available, one may have got
     a permit by an answer that was under way, and does not ask any more.  This
     cannot happen with a lock, because no process gets it meanwhile.  So an
@@ -103,7 +94,7 @@ VARIABLES
   free,      \* the counter
   taken,     \* ids of the permits that are taken: fields of relock, and ids of Java
   expired,   \* those of them whose lease has expired
-  line,      \* the places, first come first: [f, kind]
+  line,      \* the fields of the places, first come first
   over,      \* fields with a tombstone
   \* the processes
   n,         \* n[p]: number of the last wait of p; its field is <<p, n[p]>>
@@ -136,83 +127,60 @@ Size(f) == IF f[1] \in Wide THEN 2 ELSE 1 \* how many permits f wants
 RECURSIVE Weight(_)
 Weight(S) == IF S = {} THEN 0 ELSE LET f == CHOOSE x \in S : TRUE IN Size(f) + Weight(S \ {f})
 
-(* A place "waits". It is "out" while its field has the permit that it was granted by message. When the lease of this
-   permit has expired, the place is "suspect", and is passed over until its process asks. *)
-Place(f)      == [f |-> f, kind |-> "waits"]
-Fields(l)     == {l[i].f : i \in 1..Len(l)}
-Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
-Reachable(x)      == x.f[1] \notin disconnected
+Fields(l)     == {l[i] : i \in 1..Len(l)}
+Without(l, f) == SelectSeq(l, LAMBDA x : x # f)
+Reachable(f)  == f[1] \notin disconnected
 \* The places that can be granted what they want, of a semaphore with this number of permits.
-Ready(l, total) ==
-  {l[i].f : i \in {j \in 1..Len(l) : l[j].kind = "waits" /\ Reachable(l[j]) /\ Size(l[j].f) <= total}}
+Ready(l, total) == {f \in Fields(l) : Reachable(f) /\ Size(f) <= total}
 
-\* A place joins at the end, or takes that of an older wait of its process that was not granted.
+\* A place joins at the end, or takes that of an older wait of its process.
 Join(l, f) ==
-  LET own == {i \in 1..Len(l) : l[i].f[1] = f[1]} IN
-  IF own = {} THEN Append(l, Place(f))
-  ELSE IF \E i \in own : l[i].f[2] > f[2] THEN l
-  ELSE LET i == Min(own) old == l[i] IN
-       IF old.f = f \/ old.kind = "waits" \/ Mistake = "keepsPlace"
-       THEN SelectSeq([l EXCEPT ![i] = Place(f)], LAMBDA x : x.f = f \/ x.f[1] # f[1])
-       ELSE Append(SelectSeq(l, LAMBDA x : x.f[1] # f[1]), Place(f))
+  LET own == {i \in 1..Len(l) : l[i][1] = f[1]} IN
+  IF own = {} THEN Append(l, f)
+  ELSE IF l[Min(own)][2] > f[2] THEN l ELSE [l EXCEPT ![Min(own)] = f]
 
 \* A script works on s: the record, the line, and the messages that it sends.
 Now == [free |-> free, taken |-> taken, expired |-> expired, line |-> line, msgs |-> {}]
 
-\* A request and SetPermits first return the permits whose lease has expired. A place whose permit has been returned, now
-\* or by Java, comes back.
-Settled ==
-  LET live  == taken \ expired
-      gone(x) == x.kind = "out" /\ x.f \notin live
-  IN [free  |-> free + Weight(expired)
-                + (IF Mistake = "javaExpiry" THEN Cardinality({i \in 1..Len(line) : line[i].kind = "out" /\ line[i].f \notin taken}) ELSE 0),
-      taken |-> live,
-      expired |-> {},
-      line  |-> [i \in 1..Len(line) |-> IF gone(line[i]) THEN [line[i] EXCEPT !.kind = "suspect"] ELSE line[i]],
-      msgs  |-> {}]
+\* A request and SetPermits first return the permits whose lease has expired.
+Settled == [Now EXCEPT !.free = @ + Weight(expired), !.taken = @ \ expired, !.expired = {}]
 
 Total(s) == s.free + Weight(s.taken)
 
 \* Whether the next place wants more permits than are available: then nobody may take them.
 Short(s) ==
-  LET can == {i \in 1..Len(s.line) : s.line[i].f \in Ready(s.line, Total(s))}
-  IN can # {} /\ Size(s.line[Min(can)].f) > s.free
+  LET can == {i \in 1..Len(s.line) : s.line[i] \in Ready(s.line, Total(s))}
+  IN can # {} /\ Size(s.line[Min(can)]) > s.free
 
 \* Available permits go to the first places. A place that wants more than there are at all is passed over. asker is the field that joins in the same script, or None: it needs no
 \* message.
 None == <<"none", 0>>
 RECURSIVE Pass(_, _)
 Pass(s, asker) ==
-  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ x.f = asker \/ Reachable(x))
-      can == {i \in 1..Len(l) : /\ l[i].kind = "waits"
-                                /\ Size(l[i].f) <= Total(s) \/ Mistake = "blocks"
-                                /\ Mistake = "skips" => Size(l[i].f) <= s.free}
+  LET l   == SelectSeq(s.line, LAMBDA x : x = asker \/ Reachable(x))
+      can == {i \in 1..Len(l) : /\ Size(l[i]) <= Total(s) \/ Mistake = "blocks"
+                                /\ Mistake = "skips" => Size(l[i]) <= s.free}
   IN IF s.free <= 0 \/ Len(s.line) = 0 THEN s
-     ELSE IF can = {} \/ (Size(l[Min(can)].f) > s.free /\ Mistake # "partly") THEN \* suspects are told to ask
-       [s EXCEPT !.line = l, !.msgs = @ \cup
-         {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "suspect" /\ (can = {} \/ j < Min(can))}}]
-     ELSE LET i == Min(can) f == l[i].f
-              to == [s EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f},
-                              !.line = IF f = asker THEN Without(l, f) ELSE [l EXCEPT ![i].kind = "out"],
+     ELSE IF can = {} \/ (Size(l[Min(can)]) > s.free /\ Mistake # "partly") THEN [s EXCEPT !.line = l]
+     ELSE LET f == l[Min(can)]
+              to == [s EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f}, !.line = Without(l, f),
                               !.msgs = IF f = asker THEN @ ELSE @ \cup {<<f, "grant">>}]
           IN IF Mistake = "oneGrant" THEN to ELSE Pass(to, asker)
 
-\* Permits stay available, for Java. The first place that is not suspect is told, and the suspects in front of it.
+\* Permits stay available, for Java. The first place is told.
 Open(s) ==
-  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ Reachable(x))
-      can == {i \in 1..Len(l) : l[i].kind = "waits"}
-      to  == {i \in 1..Len(l) : l[i].kind # "out" /\ (can = {} \/ i <= Min(can))}
-  IN [s EXCEPT !.line = l, !.msgs = {<<l[i].f, "free">> : i \in to}]
+  LET l == SelectSeq(s.line, Reachable)
+  IN [s EXCEPT !.line = l, !.msgs = IF l = <<>> THEN {} ELSE {<<l[1], "free">>}]
 
 \* The changes that the script has made to s are written.
 Write(s) ==
   LET new   == {f \in (s.taken \ s.expired) \ (taken \ expired) : f[1] \in Procs /\ f = Field(f[1]) /\ Waits(f)}
       ready == Ready(s.line, Total(s))
-      old   == {i \in 1..Len(line) : line[i].f \in ready /\ line[i].kind = "waits"}
+      old   == {i \in 1..Len(line) : line[i] \in ready}
       \* A TryLock goes before all places, unless the next one is wide.
       passes(f) == IF st[f] = "waits" THEN ready
-                   ELSE {line[i].f : i \in {j \in old : line[j].f[1] \in Wide /\ \A k \in 1..Len(line) :
-                           line[k].f \in Ready(line, Total(s)) => j <= k}}
+                   ELSE {line[i] : i \in {j \in old : line[j][1] \in Wide /\ \A k \in 1..Len(line) :
+                           line[k] \in Ready(line, Total(s)) => j <= k}}
   IN
   /\ free' = s.free /\ taken' = s.taken /\ expired' = s.expired /\ line' = s.line /\ msgs' = msgs \cup s.msgs
   /\ silent' = (s.expired # {})
@@ -242,7 +210,7 @@ Begin(p, try) ==
   /\ n' = [n EXCEPT ![p] = @ + 1] /\ st' = [st EXCEPT ![f] = IF try THEN "tries" ELSE "waits"]
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = asks \cup {[f |-> f, try |-> try]}
   \* A wait that takes the place of an older one may come before these.
-  /\ before' = [before EXCEPT ![p] = IF \E i \in 1..Len(line) : line[i].f[1] = p /\ line[i].kind = "waits" THEN {}
+  /\ before' = [before EXCEPT ![p] = IF \E x \in Fields(line) : x[1] = p THEN {}
                                            ELSE Ready(line, free + Weight(taken))]
   /\ UNCHANGED <<redis, disconnected, ends, answers, msgs, permits, sets, javas, faults, silent, overtaken>>
 
@@ -321,8 +289,8 @@ Poll(p) ==
 RunAsk(a) ==
   LET f  == a.f
       s0 == Settled
-      first == {i \in 1..Len(s0.line) : s0.line[i].f \in Ready(s0.line, Total(s0))}
-      kept  == a.try /\ Mistake # "tryAhead" /\ first # {} /\ s0.line[Min(first)].f[1] \in Wide
+      first == {i \in 1..Len(s0.line) : s0.line[i] \in Ready(s0.line, Total(s0))}
+      kept  == a.try /\ Mistake # "tryAhead" /\ first # {} /\ s0.line[Min(first)][1] \in Wide
       sT == IF kept THEN Pass(s0, None) ELSE s0
       invalid == Size(f) > Total(s0) /\ f \notin Fields(s0.line) /\ f \notin s0.taken
       s1 == IF invalid THEN Pass(s0, None)
@@ -334,7 +302,7 @@ RunAsk(a) ==
       \* Redis has lost the subscription of the process, so its place does not stop those behind it.
       sL == Pass([s0 EXCEPT !.line = Without(@, f)], None)
       s2 == IF sL.free >= Size(f) /\ ~Short(sL) THEN Pass([sL EXCEPT !.free = @ - Size(f), !.taken = @ \cup {f}], None) ELSE sL
-      s  == CASE f \notin s0.taken -> IF Reachable(a) \/ a.try THEN s1 ELSE s2
+      s  == CASE f \notin s0.taken -> IF Reachable(f) \/ a.try THEN s1 ELSE s2
               [] Mistake = "notIdempotent" /\ s0.free > 0 -> [s0 EXCEPT !.free = @ - 1]
               [] OTHER -> Pass(s0, None)
       kind  == IF f \in s.taken THEN "yours" ELSE IF invalid THEN "invalid" ELSE IF f \in Fields(s.line) THEN "joined" ELSE "busy"
@@ -444,8 +412,8 @@ AllComeBack ==
 \* Whether some permits should be taken: they are enough for the first place that is not passed over for ever.
 Enough ==
   LET now == free + Weight(expired)
-      can == {i \in 1..Len(line) : line[i].kind # "out" /\ Reachable(line[i]) /\ Size(line[i].f) <= free + Weight(taken)}
-  IN now > 0 /\ (can # {} => Size(line[Min(can)].f) <= now)
+      can == {i \in 1..Len(line) : Reachable(line[i]) /\ Size(line[i]) <= free + Weight(taken)}
+  IN now > 0 /\ (can # {} => Size(line[Min(can)]) <= now)
 
 \* No waiter sleeps while enough permits are available, except for permits that no process was told of, which its poller
 \* finds.

@@ -23,11 +23,6 @@ subscribe.  A client whose subscription the server does not know is subscribed
 to the channel of Java, and is left the lock once in a hand-off window.
 
 What replaying showed:
-  - The script does not know whether a client has confirmed its grant.  So the
-    place comes back whenever the lease expires, even after a confirmation.
-  - A suspect place whose connection is cut is dropped like any other.
-  - All suspect places are told of a lock that stays free, not only the first.
-  - A later wait does not inherit the place of a wait whose grant has expired.
   - A request that does not join is granted the lock only when it is its turn.
  ***************************************************************************)
 EXTENDS Line, TraceData
@@ -49,7 +44,7 @@ Prepare ==
   /\ n' = [p \in Procs |-> IF st[p] # "holds" /\ Begins /\ p = F[1] THEN F[2] ELSE n[p]]
   /\ asks' = Late /\ ends' = {} /\ answers' = {}
   /\ msgs' = IF E.k = "believe" THEN {<<F, "grant">>} ELSE {}
-  /\ UNCHANGED <<record, line, granted, brief, over, conf, calm, listens, counts>>
+  /\ UNCHANGED <<record, line, brief, over, conf, calm, listens, counts>>
 
 Told == {<<m[1][1], m[2]>> : m \in msgs'}
 
@@ -73,13 +68,13 @@ Explain ==
        [] E.k = "believe" -> Receive(<<F, "grant">>) /\ st'[E.p] = "holds" \* by the message, or by an answer
        [] E.k = "doubt" -> Unlock(E.p)
        [] OTHER         -> FALSE \* a script that may not change the state of Line
-  /\ E.k \notin {"believe", "doubt"} => record' = E.r /\ line' = E.l /\ granted' = E.g
+  /\ E.k \notin {"believe", "doubt"} => record' = E.r /\ line' = E.l
   /\ OneHolder' /\ Backed' /\ InOrder' /\ Heard'
 
 Stop(verdict) == PrintT(verdict) /\ i' = Last + 2 /\ ready' = FALSE /\ UNCHANGED <<trace, vars>>
 Accept == i = Last + 1 /\ Stop(<<"accepted", trace>>)
 Reject == ready /\ ~ENABLED Explain
-          /\ Stop(<<"rejected", trace, i, [record |-> record, line |-> line, granted |-> granted, over |-> over, st |-> st]>>)
+          /\ Stop(<<"rejected", trace, i, [record |-> record, line |-> line, over |-> over, st |-> st]>>)
 
 TraceInit == Init /\ trace \in 1..Len(Traces) /\ i = 1 /\ ready = FALSE
 TraceNext == Prepare \/ Explain \/ Accept \/ Reject

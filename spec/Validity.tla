@@ -52,7 +52,7 @@ Mistakes in which grants are valid, and for how long:
   lateConfirm    a repeated confirmation sets the lease of another field
 Mistakes that break another rule:
   confirmTwice   a repeated confirmation sets the short lease (NotShorter)
-  toAndFro       the next grant after an expiry is short, too (OneExpiry)
+  toAndFro       a process that was late gets short grants, too (OneExpiry)
   messageToken   after "it is yours", the token of a late grant stays (S6)
 Two false rules show that the model is not empty.  TLC must find that each is
 violated: no process believes in a grant that it has not confirmed
@@ -91,7 +91,7 @@ VARIABLES
 
   rec,      \* the record: field, end of the lease, confirmed, token
   place,    \* process -> its place: kind, and send time of the last request that ran
-  expiries, \* process -> short grants in a row that expired unconfirmed
+  expiries, \* process -> short grants that expired unconfirmed since it has learned that it was late; -1: it has not
   drawn,    \* the last token that was drawn
 
   n,        \* process -> number of its last wait; <<p, n[p]>> is the field of the wait
@@ -117,15 +117,14 @@ Mine(p)     == rec.field = Field(p)
 Believes(p) == phase[p] = "hold" /\ now < validUntil[p]
 Sent        == {now - t : t \in 0..Travel} \* when a request may have been sent that runs now
 
-(* A place is "new". It is "suspect" after a grant to it has expired, and is passed over until its process asks. It is
-   "confirmed" when its process has asked since, and its next grant has its whole lease. A place stays while its process
-   holds the lock that it was granted. *)
+(* A place is "late" if its process has asked since it has learned that it was late for a grant: its next grant has its
+   whole lease. Else it is "new". It is of no use any more while its process holds the lock that it was granted. *)
 NoPlace == [kind |-> "none", sent |-> 0]
 
 Init ==
   /\ now = 0 /\ rec = Free /\ drawn = 0
   /\ place  = [p \in Procs |-> NoPlace]
-  /\ expiries = [p \in Procs |-> 0]
+  /\ expiries = [p \in Procs |-> -1]
   /\ n      = [p \in Procs |-> 0]
   /\ phase  = [p \in Procs |-> "idle"]
   /\ validUntil = [p \in Procs |-> 0]
@@ -143,15 +142,16 @@ Write(p, lease, confirmed) ==
   /\ rec' = [field |-> Field(p), end |-> now + lease, confirmed |-> confirmed, token |-> drawn + 1]
 
 \* The processes, other than p, that may be granted the lock by message.
-Candidates(p) == {q \in Procs \ {p} : place[q].kind \in {"new", "confirmed"}}
+Candidates(p) == {q \in Procs \ {p} : place[q].kind # "none"}
 
 \* The message names the last request of q that ran: here by its send time.
 Message(q, lease, tok) == [p |-> q, n |-> n[q], sent |-> place[q].sent, lease |-> lease, token |-> tok]
 
+\* The lease of a grant to q.
+Granted(q) == IF place[q].kind = "late" /\ Mistake # "toAndFro" THEN LeaseOf(q) ELSE GrantOf(q)
+
 \* The record is written and the grant is published in one script.
-Grant(q) ==
-  LET lease == IF place[q].kind = "confirmed" /\ Mistake # "toAndFro" THEN LeaseOf(q) ELSE GrantOf(q)
-  IN Write(q, lease, FALSE) /\ msgs' = msgs \cup {Message(q, lease, drawn + 1)}
+Grant(q) == Write(q, Granted(q), FALSE) /\ msgs' = msgs \cup {Message(q, Granted(q), drawn + 1)}
 
 \* The answer "it is yours", to a request sent then: the lease that it asked for has begun since.
 Yours(p, sent, tok) == answer' = [answer EXCEPT ![p] = [n |-> n[p], until |-> sent + LeaseOf(p), token |-> tok]]
@@ -164,7 +164,7 @@ RunConfirm(p, sent) ==
                   [] OTHER -> Max(rec.end, now + LeaseOf(p))
      IN rec' = [rec EXCEPT !.end = end, !.confirmed = TRUE]
   /\ Yours(p, sent, rec.token)
-  /\ expiries' = [expiries EXCEPT ![p] = 0]
+  /\ expiries' = [expiries EXCEPT ![p] = -1]
   /\ UNCHANGED <<place, drawn, msgs>>
 
 \* The record is free and p is next: it takes the lock.
@@ -173,30 +173,29 @@ RunTake(p, sent) ==
   /\ place[p].kind # "none" \/ Candidates(p) = {}
   /\ Write(p, LeaseOf(p), TRUE) /\ Yours(p, sent, drawn + 1)
   /\ place' = [place EXCEPT ![p] = NoPlace]
-  /\ expiries' = [expiries EXCEPT ![p] = 0]
+  /\ expiries' = [expiries EXCEPT ![p] = -1]
   /\ UNCHANGED msgs
 
 \* Another process has the record, or gets it now: p has a place, which notes this request.
 RunBusy(p, sent) ==
   /\ \/ rec.field # None /\ ~Mine(p) /\ UNCHANGED <<rec, drawn, msgs>>
      \/ rec.field = None /\ \E q \in Candidates(p) : Grant(q)
-  /\ place' = [place EXCEPT ![p].sent = sent,
-                            ![p].kind = CASE @ = "none" -> "new" [] @ = "suspect" -> "confirmed" [] OTHER -> @]
+  /\ place' = [place EXCEPT ![p] = [kind |-> IF expiries[p] < 0 THEN "new" ELSE "late", sent |-> sent]]
   /\ last' = IF Mistake = "busyCounts" THEN [last EXCEPT ![p] = sent] ELSE last
   /\ UNCHANGED <<expiries, answer>>
 
 -----------------------------------------------------------------------------
 \* Time, processes and messages
 
-\* Time goes on. A record whose lease expires disappears, and the place that it was granted to comes back.
+\* Time goes on. A record whose lease expires disappears.
 Tick ==
   /\ now' = now + 1
   /\ IF rec.field # None /\ rec.end = now'
      THEN LET p == rec.field[1] IN
        /\ rec' = Free
-       /\ expiries' = IF rec.confirmed \/ (place[p].kind = "confirmed" /\ Mistake # "toAndFro") THEN expiries
+       /\ expiries' = IF rec.confirmed \/ expiries[p] < 0 \/ (place[p].kind = "late" /\ Mistake # "toAndFro") THEN expiries
                     ELSE [expiries EXCEPT ![p] = @ + 1]
-       /\ place' = [place EXCEPT ![p].kind = IF @ = "none" THEN @ ELSE "suspect"]
+       /\ place' = [place EXCEPT ![p] = NoPlace]
      ELSE UNCHANGED <<rec, expiries, place>>
   /\ UNCHANGED <<drawn, process, network>>
 
@@ -232,7 +231,7 @@ Unlock(p) ==
   /\ phase[p] \in {"wait", "hold"}
   /\ phase' = [phase EXCEPT ![p] = "idle"]
   /\ validUntil' = [validUntil EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
-  /\ place' = [place EXCEPT ![p] = NoPlace] /\ expiries' = [expiries EXCEPT ![p] = 0]
+  /\ place' = [place EXCEPT ![p] = NoPlace] /\ expiries' = [expiries EXCEPT ![p] = -1]
   /\ \/ ~Mine(p) /\ UNCHANGED <<rec, drawn, msgs>>
      \/ Mine(p) /\ \E q \in Candidates(p) : Grant(q)
      \/ Mine(p) /\ Candidates(p) = {} /\ rec' = Free /\ UNCHANGED <<drawn, msgs>>
@@ -258,7 +257,7 @@ ReadAnswer(p) ==
      ELSE UNCHANGED <<phase, validUntil, token>>
   /\ UNCHANGED <<now, server, n, last, msgs>>
 
-\* A grant is read. It counts for the present wait only.
+\* A grant is read. It counts for the present wait only. If it is too old, the process learns that it was late.
 ReadGrant(m) ==
   LET p     == m.p
       from  == CASE Mistake = "arrival" -> now
@@ -275,7 +274,8 @@ ReadGrant(m) ==
           THEN token' = [token EXCEPT ![p] = m.token] /\ UNCHANGED <<phase, validUntil>>
           ELSE Hold(p, from + lease, m.token)
      ELSE UNCHANGED <<phase, validUntil, token>>
-  /\ UNCHANGED <<now, server, n, last, answer>>
+  /\ expiries' = IF phase[p] = "wait" /\ m.n = n[p] /\ from + lease <= now THEN [expiries EXCEPT ![p] = Max(@, 0)] ELSE expiries
+  /\ UNCHANGED <<now, rec, place, drawn, n, last, answer>>
 
 \* A grant is lost with its connection.
 LoseGrant(m) == msgs' = msgs \ {m} /\ UNCHANGED <<now, server, process, answer>>
@@ -283,8 +283,7 @@ LoseGrant(m) == msgs' = msgs \ {m} /\ UNCHANGED <<now, server, process, answer>>
 \* The grant comes twice: a proxy, a replica or a repeated release publishes it again.
 Republish ==
   /\ rec.field # None /\ ~rec.confirmed
-  /\ LET p == rec.field[1] IN
-     msgs' = msgs \cup {Message(p, IF place[p].kind = "confirmed" THEN LeaseOf(p) ELSE GrantOf(p), rec.token)}
+  /\ LET p == rec.field[1] IN msgs' = msgs \cup {Message(p, Granted(p), rec.token)}
   /\ UNCHANGED <<now, server, process, answer>>
 
 -----------------------------------------------------------------------------
@@ -323,7 +322,7 @@ S2 == \A p \in Procs : Believes(p) => Mine(p)
 \* A process that believes has the largest token that was drawn.
 S6 == \A p \in Procs : Believes(p) => token[p] = drawn
 
-\* A process lets at most one short grant expire before it has taken or confirmed the lock by asking.
+\* A process that has learned that it was late lets at most one short grant more expire, which was on its way.
 OneExpiry == \A p \in Procs : expiries[p] <= 1
 
 \* A lease is never shortened.
@@ -344,7 +343,7 @@ Age(t, most) == IF t > now - most THEN now - t ELSE most
 Left(t)      == IF t > now THEN t - now ELSE 0
 
 \* A message changes nothing if its wait has ended, or if it is too old. Tokens are the last one or not.
-Late(m)   == m.sent + m.lease <= now /\ Mistake = "none"
+Late(m)   == m.sent + m.lease <= now /\ Mistake = "none" /\ expiries[m.p] >= 0
 MsgsTo(p) == {<<Age(m.sent, Lease), m.lease, m.token = drawn>> :
                 m \in {m \in msgs : m.p = p /\ m.n = n[p] /\ phase[p] = "wait" /\ ~Late(m)}}
 

@@ -18,6 +18,10 @@ package engine
 // that may publish, but may not read the line, cannot forge a grant. If a grant is too old, or is not what the caller
 // wants, the caller makes an attempt instead of relying on it. A caller that gives up while others of its process wait
 // leaves its place to the next of them.
+//
+// A grant that is not used in time is lost, with the place: the caller joins the line again at the end. The Client was
+// late then, for example because it is far from Redis. For one watchdog timeout it tells so with its requests, and its
+// grants have the whole lease, so that late grants do not go to and fro between slow processes.
 
 import (
 	"math/rand/v2"
@@ -31,7 +35,7 @@ import (
 )
 
 const (
-	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless its place is confirmed: see clients.lua
+	ProvisionalLease = 5 * time.Second // the longest lease of a grant, unless the Client was late: see clients.lua
 	requestsKept     = 2               // how many requests of a wait a place remembers
 )
 
@@ -65,6 +69,15 @@ func (p *place) sentAt(number uint64) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// grantLease returns how long a grant lasts at most that t asks for, 0 for as long as usual. missed reports whether the
+// caller may just have missed one.
+func (e *Engine) grantLease(t *target, missed bool) time.Duration {
+	if at := e.missed.Load(); missed || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
+		return min(t.Lease, e.WatchdogTimeout)
+	}
+	return 0
 }
 
 // attempt returns the attempt that is rolled back to give up the place.

@@ -93,8 +93,9 @@ func (o *oneLock) rejoinQueue(in target) error {
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
 	oneLock
-	place place // of the caller in the line
-	aside bool  // the caller waits beside the local queue: see stepAside
+	place  place // of the caller in the line
+	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
+	aside  bool  // the caller waits beside the local queue: see stepAside
 }
 
 func (r *recordBackend) admit() error {
@@ -110,6 +111,10 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 	res, err := r.askRedis(lastReply)
 	res.longest = r.place.lease
 	if err == nil {
+		if r.missed && res.Status == contract.Busy {
+			r.engine.missed.Store(int64(r.engine.watchdog.Now()))
+		}
+		r.missed = false
 		return r.checkFields(res)
 	}
 	return res, err
@@ -211,7 +216,7 @@ func (r *recordBackend) chooseDelivery() {
 	case r.subscription.isRefused():
 		t.Delivery = contract.Poll
 	}
-	t.Asked, t.Waits = r.place.asks(time.Now()), r.fitted
+	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.engine.grantLease(t, r.missed)
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
 	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.MayEnqueue()
@@ -226,8 +231,12 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	g, ok := ParseLineGrant(r.subscription.message(), r.target.hold.lock.Traits().Suffix)
 	t := r.target
 	sent := r.place.sentAt(g.Asked)
+	if !ok || g.Field != t.Field {
+		return res, false
+	}
+	r.missed = true
 	switch {
-	case !ok, g.Field != t.Field, sent.IsZero():
+	case sent.IsZero():
 		return res, false
 	case r.engine.ConfirmsGrants: // replicas have to confirm it
 		return res, false

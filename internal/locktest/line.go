@@ -41,14 +41,14 @@ func (b *Bench) ReleaseChannel() string {
 
 // A KeptPlace is an entry of the line, as it is stored in Redis.
 type KeptPlace struct {
-	Number          int
-	State, Delivery string
-	Lease           int
-	Fenced          bool
-	Asked           uint64
-	Field           string
-	since           int64 // epoch seconds
-	Client          string
+	Number   int
+	Delivery string
+	Lease    int
+	Fenced   bool
+	Asked    uint64
+	Field    string
+	since    int64 // epoch seconds
+	Client   string
 }
 
 // Places returns the entries of the line, in order.
@@ -62,16 +62,16 @@ func (b *Bench) Places() (all []KeptPlace) {
 			continue
 		}
 		words := strings.Fields(line[client])
-		if !assert.Len(b, words, 8, "the place of %s", client) || words[0] != number {
+		if !assert.Len(b, words, 7, "the place of %s", client) || words[0] != number {
 			continue
 		}
-		lease, err := strconv.Atoi(words[3])
+		lease, err := strconv.Atoi(words[2])
 		b.Must(err)
-		asked, err := strconv.ParseUint(words[5], 10, 64)
+		asked, err := strconv.ParseUint(words[4], 10, 64)
 		b.Must(err)
-		since, err := strconv.ParseInt(words[7], 10, 64)
+		since, err := strconv.ParseInt(words[6], 10, 64)
 		b.Must(err)
-		all = append(all, KeptPlace{n, words[1], words[2], lease, words[4] == "1", asked, words[6], since, client})
+		all = append(all, KeptPlace{n, words[1], lease, words[3] == "1", asked, words[5], since, client})
 	}
 	slices.SortFunc(all, func(a, b KeptPlace) int { return a.Number - b.Number })
 	return all

@@ -13,22 +13,22 @@ import (
 // The KEYS and the ARGV of the scripts that stories call, by the names that stories have for them. What stands behind a
 // bar is left out from the end as far as a story does not name it.
 var storyCalls = map[string][2]string{
-	"lock_acquire":      {"lock line token", "field lease count delivery tokens how asked channel"},
+	"lock_acquire":      {"lock line token", "field lease count delivery tokens how asked channel whole"},
 	"lock_release":      {"lock line token", "field channel how window | left late"},
 	"lock_rename":       {"lock line", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock line token", "channel how seen"},
 	"inspect":           {"lock", "field"},
 	"tombstone_remove":  {"line", "field"},
-	"fair_acquire":      {fairKeys, "field lease wait beat turns how count waits asked"},
+	"fair_acquire":      {fairKeys, "field lease wait beat turns how count waits asked whole"},
 	"fair_force":        {fairKeys, "wait beat turns how seen"},
 	"fair_rename":       {"lock queue timeouts heartbeats line", "from to lease until ends late wait"},
 	"fair_release":      {fairKeys, "field wait beat turns how | left late rollback"},
 	"read_acquire":      {"lock writers line", "field lease prefix rwchannel how | count other"},
 	"read_release":      {rwKeys, "field prefix rwchannel how window | left late strict"},
-	"write_acquire":     {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens"},
+	"write_acquire":     {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
 	"write_release":     {rwKeys, "field prefix rwchannel how window | left late rollback other"},
-	"semaphore_acquire": {"lock taken line", "field lease permits permitted how count delivery asked"},
+	"semaphore_acquire": {"lock taken line", "field lease permits permitted how count delivery asked whole"},
 	"semaphore_release": {"lock taken line", "field permitted how window | left late"},
 	"semaphore_set":     {"lock taken line", "permits permitted how request"},
 	"semaphore_force":   {"lock taken line", "permitted how seen"},
@@ -58,7 +58,7 @@ var storyDefaults = map[string]string{
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
 	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "strict": "1", "late": "0",
-	"rollback": "0", "until": "0", "ends": "0", "half": "write", "window": "20ms", "wait": "5m", "beat": "4s",
+	"rollback": "0", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m", "beat": "4s",
 	"writing": "3s",
 }
 

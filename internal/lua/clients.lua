@@ -1,17 +1,18 @@
 -- Prelude of the scripts that grant something to a waiting client by a message on its channel.
 --
--- A waiter is {field, lease in ms, fenced ('1' if it needs a token), asked (the number of its last request)}. The
--- number is a secret of its client: see internal/engine/line.go. A waiter whose delivery is 'poll' gets no message. A
--- waiter whose state is 'confirmed' gets its whole lease.
+-- A waiter is {field, lease of its grant in ms, fenced ('1' if it needs a token), asked (the number of its last
+-- request)}. The number is a secret of its client: see internal/engine/line.go. A waiter whose delivery is 'poll' gets
+-- no message.
 --
 -- Defines  client_of(field)             the client of a field.
 -- Defines  listeners(channel, how)      the number of connections of this server that are subscribed to a channel.
 --          Pattern subscriptions do not count. nil if the user may not ask.
 -- Defines  subscribers(channels, how)   the same for many channels: {channel -> number}, which is empty if the user may
 --          not ask.
--- Defines  granted_lease(waiter)        the lease of a grant.
+-- Defines  grant_lease(lease, most)     the lease of a grant to a waiter that wants this lease. most is its limit if
+--          the client has been late, else nil.
 -- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
---          received. nil: this user may not publish it. The number of connections that received a message counts those
+--          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of connections that received a message counts those
 --          that are subscribed to a pattern, so the caller has looked for listeners before.
 -- Defines  tombstone_life               how long a tombstone lasts, in ms: longer than a request may be on its way.
 -- Defines  bury(over, field, now)       the tombstones over, which may be nil or false, with a tombstone of field
@@ -64,9 +65,7 @@ local function subscribers(channels, how)
     return found
 end
 
-local function granted_lease(waiter)
-    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
-end
+local function grant_lease(lease, most) return math.min(lease, most or provisional) end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then

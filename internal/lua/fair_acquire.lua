@@ -17,6 +17,7 @@
 -- ARGV[8]  1, which is the default, to wait in the queue if the lock is busy, 0 to leave nothing behind.
 -- ARGV[9]  the number of this request within its wait if the caller is subscribed to its channel; 0, which is the
 --          default, if it cannot be granted the lock by a message.
+-- ARGV[10]  how long a grant lasts at most, in ms, if the client has been late for one.
 -- Returns  {1, token, 0} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
 --          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
@@ -99,7 +100,7 @@ local function wait_in_queue(pttl, queued)
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, life)
+        note_wish(q, field, {lease = ms(grant_lease(lease, ARGV[10])), fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end

@@ -24,14 +24,10 @@ if not may_force(lock, seen) then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
-local granted = line and line.granted and redis.call('hexists', lock, line.granted) == 1
 -- At most most_holds.
 local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
 if line and line.exists then
-    if granted then -- otherwise the grant has expired, and its place comes back
-        leave_granted(line)
-    end
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then

@@ -16,9 +16,8 @@ local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely
 
 -- Whether the client waits and is told when the lock is released: it has a place, and no holder belongs to a program
--- that does not use the line. The place of a client that was granted the lock is still there, but the record then has
--- one of the client's fields. A record that was granted has no more fields than are read here. A place for the write
--- lock does not count, because a writer polls by itself.
+-- that does not use the line. A client that did not use its grant in time has lost its place. A record that was granted
+-- has no more fields than are read here. A place for the write lock does not count, because a writer polls by itself.
 local function is_told(lock, line, waiting)
     check_record(lock)
     -- At most 8.

@@ -2,16 +2,12 @@
 --
 -- Defines  grant(lock, waiter, tokens, channel, how)  grants the lock, which is free, and publishes that on the
 --          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
--- Defines  still_held(lock, field)                    whether the field that was granted the lock still holds it.
--- Defines  comes_back(lock, field)                    whether the place of that field comes back when its client joins
---          for an earlier wait.
 -- Defines  room_of(_, _)                              nil: only of permits more than one waiter may be granted some. See
 --          permit.lua.
 -- Defines  fits(_, _)                                 'now': the lock that is granted is enough for each waiter.
 -- Defines  goes_on(_, _)                              false: after a grant no other waiter may be granted the lock.
 
 local function grant(lock, waiter, tokens, channel, how)
-    local lease = granted_lease(waiter)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
@@ -24,18 +20,14 @@ local function grant(lock, waiter, tokens, channel, how)
         return nil -- for example, Redis has no memory left
     end
     local heard = nil
-    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
-        heard = tell_granted(waiter, lease, token, channel, how)
+    if redis.pcall('pexpire', lock, ms(waiter.lease)) == 1 then
+        heard = tell_granted(waiter, waiter.lease, token, channel, how)
     end
     if not heard then
         undo(lock, 'mode', waiter.field)
     end
     return heard
 end
-
-local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
-
-local function comes_back(lock, field) return not still_held(lock, field) end
 
 local function room_of(_, _) return nil end
 

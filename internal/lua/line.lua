@@ -8,9 +8,7 @@
 -- The key of a line is a hash with
 --   first, last   the numbers of the first and of the last place; places between them may be missing
 --   <number>      the client of the place
---   <client>      the place: see parse_place. It stays while the client holds the lock that it was granted.
---   granted       the field that was granted last and has not been released; if the lock is free, its lease has
---                 expired. Several fields may have been granted a permit of a semaphore: this is the last of them.
+--   <client>      the place: see parse_place
 --   shared        epoch ms at which a release last left the lock to everybody, or at which the line began
 --   over          tombstones: fields that never acquire the lock again, each with the epoch ms at which the tombstone
 --                 expires; the latest one is the first. A line without places has this field alone, and the wishes
@@ -24,19 +22,17 @@
 -- Rules: a client has one place. The place of a later wait replaces that of an earlier one. If a client has a place for
 -- the plain lock, its wait for the write lock of the same name has none, and the other way round: such a caller is a
 -- guest. A guest takes a free lock before all places, and is told that the lock is free once in each hand-off window,
--- as are all others that have no place. A place is granted the lock by a message, with a short lease. A place is
--- suspect if its grant was not used in time: its client has to ask before the place is granted again. It is confirmed
--- then, and gets its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
+-- as are all others that have no place. A place is granted the lock by a message, with a short lease, and leaves the
+-- line: a client that does not use its grant in time joins again at the end. If it has been late like this, its next
+-- grants have its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
 -- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
 -- already grants nothing, so no message is sent twice. A line expires after line_life if no client has joined it, and a
--- line of tombstones alone after tombstone_life.
--- Of several grants of a semaphore, only the place of the last one comes back when its lease expires. The client of
--- another one joins again at the end.
+-- line of tombstones alone after tombstone_life. An empty line stays while the lock is held by whom it was granted,
+-- because it has shared.
 --
 -- A script opens the line for the field of its caller, changes it in memory, and closes it. In memory are line.first,
--- line.last, line.granted, line.shared and line.over, and in line.changes the fields to be written. A place that is
--- not written yet is unsaved: it is line.mine, that of the caller, or line.back, one that has come back.
--- Although the line is changed in memory, three functions write to Redis at once: drop_number and close_gaps, because
+-- line.last, line.shared and line.over, in line.changes the fields to be written, and in line.mine the place of the
+-- caller. Although the line is changed in memory, three functions write to Redis at once: leave and close_gaps, because
 -- functions that run later look for numbers in Redis, and note_beside, whose script may not close the line.
 --
 -- This file stores the line: opening, closing, fields and places. places.lua has the order of the places, passing.lua
@@ -45,7 +41,8 @@
 -- For scripts:
 -- Defines  open_line(lock, key, field)    the line, with the place of the field's client; nil if key is that of the
 --          lock: the line cannot be used.
--- Defines  close_line(line)               writes all changes at once; returns whether they could be written.
+-- Defines  close_line(line)               writes all changes at once; returns whether they could be written. An empty line
+--          is deleted unless line.stays is set: the lock is held.
 -- For the files of the line:
 -- Defines  wait_number(field)             the number of the wait that a field belongs to.
 -- Defines  of_writer(field)               whether a field is that of a write lock.
@@ -63,7 +60,6 @@
 -- Defines  put_place(line, p)             enqueues p, in memory.
 -- Defines  client_at(line, number)        the client that has this number, as the line is in memory; false if it is
 --          missing.
--- Defines  is_enqueued(line, p)           whether p is in the line, as it is in memory.
 -- Defines  drop_field(line, field)        removes a field of the hash, in memory.
 -- Defines  clear_line(line)               deletes the line, in which no client has a place; returns whether its tombstones
 --          could be written.
@@ -89,21 +85,18 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
--- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field,
--- since.
---   state     new; suspect: a grant, or what was kept for it, was not used in time; confirmed: its client has asked
---             since
+-- Redis stores a place as a text: number, delivery, lease of its grant in ms, fenced, number of its last request,
+-- field, since.
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
---   since     epoch seconds at which the client got its place in the line. Only Inspect reads it. It is '' in the text
---             of a version that did not store it, and the place then has no since.
+--   since     epoch seconds at which the client got its place in the line. Only Inspect reads it.
 -- The number of the last request is a secret of the client: see internal/engine/line.go.
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, since = since, client = client}
+    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -111,18 +104,18 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[5] or '') > most_over then
+        #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[7],
-        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
-        any = head[1] or head[3] or head[5] or head[7],
-        first = first, last = last, granted = head[3], shared = shared,
-        over = head[5], mine = head[6] and parse_place(head[6], client),
+        key = key, lock = lock, beside = head[6],
+        exists = head[1] or head[6], -- the line has more than tombstones
+        any = head[1] or head[4] or head[6],
+        first = first, last = last, shared = shared,
+        over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
@@ -177,7 +170,7 @@ local function clear_line(line)
 end
 
 local function close_line(line)
-    if line.first > line.last and not line.granted then
+    if line.first > line.last and not (line.stays and line.exists) then
         return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
@@ -226,11 +219,8 @@ local function read_places(line, from, to)
             n = n + 1
             p = texts[n] and parse_place(texts[n], client)
         end
-        -- At most 2.
-        for _, known in ipairs({line.mine or false, line.back or false}) do
-            if known and (known.client == client or known.unsaved and known.number == number) then
-                p = known
-            end
+        if line.mine and line.mine.number == number then -- it may not be in Redis yet
+            p = line.mine
         end
         if p and p.number == number then
             places[number], clients[number], p.together = p, p.client, together
@@ -259,8 +249,7 @@ local function places_of(line, last)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
-        p.since)
+    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
 end
 
 local function put_place(line, p)
@@ -275,5 +264,3 @@ local function client_at(line, number)
     end
     return redis.call('hget', line.key, ms(number))
 end
-
-local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
@@ -36,7 +35,6 @@ func TestLineFollowsItsRules(t *testing.T) {
 // A seenLine is the line between two requests.
 type seenLine struct {
 	waiting     []locktest.KeptPlace // in order
-	granted     *locktest.KeptPlace  // the place that was granted a lock last, if its client still has it
 	first, last int
 	over        string // the tombstones
 }
@@ -44,28 +42,17 @@ type seenLine struct {
 func (b *twinBench) seesLine() seenLine {
 	w := b.twins[0]
 	var head struct {
-		First   int    `redis:"first"`
-		Last    int    `redis:"last"`
-		Granted string `redis:"granted"`
-		Over    string `redis:"over"`
+		First int    `redis:"first"`
+		Last  int    `redis:"last"`
+		Over  string `redis:"over"`
 	}
-	w.Must(w.Rdb.HMGet(b.Context(), w.LineKey(), "first", "last", "granted", "over").Scan(&head))
-	s := seenLine{waiting: w.Places(), first: head.First, last: head.Last, over: head.Over}
-	client, _, _ := strings.Cut(head.Granted, ":")
-	place, err := w.Rdb.HGet(b.Context(), w.LineKey(), client).Result()
-	if err != redis.Nil {
-		w.Must(err)
-	}
-	if words := strings.Fields(place); len(words) > 6 && words[6] == head.Granted {
-		s.granted = &locktest.KeptPlace{Field: head.Granted, Client: client, State: words[1], Delivery: words[2]}
-	}
-	return s
+	w.Must(w.Rdb.HMGet(b.Context(), w.LineKey(), "first", "last", "over").Scan(&head))
+	return seenLine{waiting: w.Places(), first: head.First, last: head.Last, over: head.Over}
 }
 
 // has reports whether the line has a place for a field.
 func (s seenLine) has(field string) bool {
-	return slices.ContainsFunc(s.waiting, func(p locktest.KeptPlace) bool { return p.Field == field }) ||
-		s.granted != nil && s.granted.Field == field
+	return slices.ContainsFunc(s.waiting, func(p locktest.KeptPlace) bool { return p.Field == field })
 }
 
 // followsTheRules checks the line after a request. before is what it was.
@@ -77,10 +64,6 @@ func (b *twinBench) followsTheRules(c send.Call, name string, before seenLine, e
 	}
 	for _, p := range before.waiting {
 		require.True(b, after.has(p.Field) || b.mayLeave(p, c, e), "%+v has no place any more; told %s: %s", p, e.told, b)
-	}
-	// The grant of a lock may have expired. Then the place comes back: see comes_back of grant.lua.
-	if p := before.granted; p != nil && p.Delivery == contract.Push && !b.permits {
-		require.True(b, after.has(p.Field) || b.mayLeave(*p, c, e), "%+v does not come back; told %s: %s", p, e.told, b)
 	}
 	b.firstKnows(c, name, after, e)
 }
@@ -94,8 +77,9 @@ func (b *twinBench) mayLeave(p locktest.KeptPlace, c send.Call, e effect) bool {
 			return true
 		}
 	}
-	return p.State == "suspect" || !b.hearsGrants(p) || strings.Contains(b.record(), own+"=") ||
-		strings.Contains(b.record(), p.Field+"=") || strings.Contains(e.told, p.Client+" free")
+	return !b.hearsGrants(p) || strings.Contains(b.record(), own+"=") ||
+		strings.Contains(b.record(), p.Field+"=") || strings.Contains(e.told, p.Client+" free") ||
+		strings.Contains(e.told, " grant "+p.Field)
 }
 
 // record returns all data but the line.
@@ -121,7 +105,7 @@ func (b *twinBench) firstKnows(c send.Call, name string, line seenLine, e effect
 	if !b.looksAtLine(c, name, line, e) {
 		return
 	}
-	at := slices.IndexFunc(line.waiting, func(p locktest.KeptPlace) bool { return p.State != "suspect" && b.hearsGrants(p) })
+	at := slices.IndexFunc(line.waiting, func(p locktest.KeptPlace) bool { return b.hearsGrants(p) })
 	if at < 0 || !b.isFreeFor(line.waiting[at]) {
 		clear(b.told)
 		return

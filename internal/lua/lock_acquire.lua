@@ -17,6 +17,7 @@
 -- ARGV[7]  the number of this request within its wait; only for push and poll.
 -- ARGV[8]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
 --          this one with :client appended.
+-- ARGV[9]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
 -- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
@@ -60,16 +61,18 @@ local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
 --[[short cut]]
--- The most common case of a lock in use by several processes: the holder was granted the lock by the line, and the
--- caller joins at the end, or does not wait. This does the same as the code below, without its functions, which take
--- longer to create than to run.
+-- The most common case of a lock in use by several processes: the holder uses the line, and the caller joins at the
+-- end, or does not wait. This does the same as the code below, without its functions, which take longer to create than
+-- to run.
 if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
     local client = field:sub(1, 36)
-    local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'granted', 'over', client)
-    local first, last, granted, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3], head[4]
-    if granted and granted ~= field and not (over and over:find(field, 1, true)) and
-        redis.pcall('hexists', lock, granted) == 1 then
-        local pttl = not (waits and head[5]) and redis.pcall('pttl', lock)
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'over', client)
+    local first, last, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3]
+    local holders = first and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
+    local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
+        holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:0%d+$')
+    if holder and #holder == 36 and not (over and over:find(field, 1, true)) then
+        local pttl = not (waits and head[4]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
         if known and not waits then
             return string.format('0 %.0f 0', pttl)
@@ -80,7 +83,8 @@ if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
             local since = redis.pcall('time')[1] or ''
-            local place = string.format(place_format, number, 'new', delivery, ARGV[2], fenced, asked, field, since)
+            local brief = string.format('%.0f', math.min(ARGV[2], ARGV[9] or provisional))
+            local place = string.format(place_format, number, delivery, brief, fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
                 return string.format('0 %.0f %.0f', pttl, 1 + 4 * (number - first))
@@ -112,7 +116,7 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(lock, line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}

@@ -51,21 +51,20 @@ elseif ends and how ~= in_both_ways then
     -- subscribed. This does the same as the code below, without its functions, which take longer to create than to run.
     -- Where the token cannot be drawn, the code below grants the lock without one.
     local client = field:sub(1, 36)
-    local head = redis.pcall('hmget', KEYS[2], 'first', 'granted', 'shared', client)
-    local first, granted, shared, own = head[1], head[2], tonumber(head[3] or ''), head[4]
-    own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- the place of this hold
+    local head = redis.pcall('hmget', KEYS[2], 'first', 'shared', client)
+    local first, shared, own = head[1], tonumber(head[2] or ''), head[3]
+    own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- a place of this field
     local to = first and redis.pcall('hget', KEYS[2], first)
-    local place = type(to) == 'string' and to ~= client and redis.pcall('hget', KEYS[2], to)
-    local number, state, delivery, lease, fenced, asked, waiter
+    local place = type(to) == 'string' and redis.pcall('hget', KEYS[2], to)
+    local number, delivery, lease, fenced, asked, waiter
     if type(place) == 'string' then
-        number, state, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
+        number, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
     end
     local clock = redis.pcall('time')
     -- For how many ms this process has kept the lock from others.
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
-    if number and number == first and #number < 16 and #lease < 16 and state ~= 'suspect' and delivery == 'push' and
+    if number and number == first and #number < 16 and #lease < 16 and delivery == 'push' and not own and
         waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
-        (granted == field or not granted and not own) and
         (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0
@@ -73,13 +72,12 @@ elseif ends and how ~= in_both_ways then
             token = tokens and take_token(tokens)
         end
         if free and token then
-            lease = state == 'confirmed' and lease or string.format('%.0f', math.min(tonumber(lease), provisional))
             local grant = string.format(grant_format, waiter, asked, lease, string.format('%.0f', token))
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
                 redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
             if type(heard) == 'number' then
-                redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1), 'granted', waiter)
-                redis.pcall('hdel', KEYS[2], first, own and client or first)
+                redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1))
+                redis.pcall('hdel', KEYS[2], first, to)
                 return '1 0 1'
             end
             redis.pcall('hdel', lock, waiter)
@@ -108,12 +106,13 @@ if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
             if not had and redis.call('hget', lock, 'mode') == 'read' then
                 announce_beside(channel, how) -- readers may have waited behind this place
             end
-            return line, nil
+            line.stays = true
+            return
         end
         heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', window, false) or 0
         local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         heard_beside = had and heard == 0 and not to and announce_beside(channel, how) or 0
-        return line, to
+        return to
     end)
 end
 if type(deleted) == 'table' then

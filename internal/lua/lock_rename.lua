@@ -49,7 +49,7 @@ elseif renamed then
 elseif not late then
     check_record(lock)
 end
-if key ~= lock and (late or not is_idle(key)) then
-    leave_and_pass(lock, key, from, late, function(line) return line, nil end)
+if key ~= lock and late then
+    leave_and_pass(lock, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -15,7 +15,7 @@
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
 --          was granted it, or nil. Of a semaphore it grants permits to one place after the other, and returns the last
 --          one. If that is asker, the script must acquire the lock for it, and no message is sent. The record is
---          written and the messages are sent at once. line.short is set if the next place wants more permits of a
+--          written and the messages are sent at once. line.to is the field that was granted it. line.short is set if the next place wants more permits of a
 --          semaphore than are available: then nobody may acquire them, not even ahead of the line.
 -- Defines  passed(line, to)                              the number that the answer to a release has for the
 --          hand-off: 1 if pass_on has returned a client, to; 2 if this user may not publish to the next one; else 0.
@@ -24,8 +24,8 @@
 --          that have no place: once in each hand-off window, or always if any of them is subscribed on this server;
 --          returns the number of connections that received it.
 -- Defines  leave_and_pass(lock, key, field, late, pass)  ends the wait and the hold of field in the line, if there is
---          a line or late is set, and has pass(line) pass on the lock: that function returns the line as it is then,
---          and the client that was granted the lock. Returns the same number as passed.
+--          a line or late is set, and has pass(line) pass on the lock: that function returns the client that was granted
+--          the lock, or nil. Returns the same number as passed.
 -- Defines  try(step)                                     what step returns; nil if it fails.
 -- Defines  subscription_lost(field, delivery, channel, how)  whether the client of field believes that it is
 --          subscribed to its channel, and this server does not know the subscription.
@@ -64,7 +64,7 @@ end
 -- or, if it polls, may have died. A client that rarely asks is told halfway, and every request has another number. The
 -- second half begins when the client is told, however late that is: no script may have run before.
 local function keeps_for(line, p, channel, how)
-    local now, half, request = now_ms(), provisional / 2, p.field .. ' ' .. p.asked .. ' '
+    local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
     local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
@@ -83,57 +83,43 @@ local function keeps_for(line, p, channel, how)
     return not told or now - told < half
 end
 
-local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
-
 -- If places stay in front of one that was granted the lock, its number is missing then. They move to the numbers in
 -- front of the next place, so that the next run has no gap to iterate over. Where many stay, they move once more
--- numbers are missing than places are there. The place that was granted the lock last, in this run or an earlier one,
--- keeps its number, because it may come back.
+-- numbers are missing than places are there.
 local function close_up(line, stay, next_number)
     line.first = #stay > 0 and stay[1].number or next_number
     local missing = next_number - line.first - #stay
     if missing == 0 or #stay > near_head and missing <= #stay then
         return
     end
-    local last = line.granted and place_of(line, client_of(line.granted))
-    local granted = last and last.field == line.granted and last.number
     -- At most longest_line.
     for _, p in ipairs(stay) do
         drop_field(line, ms(p.number))
     end
-    local number = next_number
+    line.first = next_number - #stay
     -- At most longest_line.
-    for i = #stay, 1, -1 do
-        number = number - (number - 1 == granted and 2 or 1)
-        stay[i].number = number
-        put_place(line, stay[i])
+    for i, p in ipairs(stay) do
+        p.number = line.first + i - 1
+        put_place(line, p)
     end
-    line.first = number
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
-    if line.granted and not still_held(lock, line.granted) then
-        note_expired_grant(line)
-    end
     local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: suspects, and those that fit never
+    local stay = {} -- the places that are passed over: those that fit never
     local to, is_left, next_number = nil, true, line.last + 1
     -- At most longest_line.
     for number, client, p in places_of(line) do
-        local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
-        local leaves = false
+        local fit = p and fits(p, room)
         if fit == 'now' and client == asker then
-            to, is_left, leaves, line.mine = asker, false, true, nil
+            to, is_left, line.mine = asker, false, nil
         elseif fit and not is_reachable(p, channel, how) then
-            fit, leaves = nil, true
+            fit = nil
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
             line.short, next_number = true, number
             break
-        elseif fit == 'later' and p.delivery == 'poll' then
-            fit, leaves = nil, true -- as in note_expired_grant
-        elseif fit == 'later' then
-            fit, p.state = 'never', 'suspect'
-            put_place(line, p)
+        elseif fit == 'later' then -- it has not asked for what was kept
+            tell_granted(p, 0, 0, grants_to(channel, p), how)
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
@@ -141,19 +127,17 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 announce(how, grants_to(channel, p), 'free')
                 break
             elseif granted then
-                to, is_left, line.granted = client, goes_on(room, p), p.field
-                set_field(line, 'granted', p.field)
-            else
-                leaves = true
+                to, is_left, line.to = client, goes_on(room, p), p.field
+                line.stays = not is_left
             end
         end
         if fit == 'never' then
             stay[#stay + 1] = p
         elseif client then
             drop_field(line, ms(number))
-        end
-        if leaves then
-            drop_field(line, client)
+            if p then
+                drop_field(line, client)
+            end
         end
         if not is_left then
             next_number = number + 1
@@ -161,14 +145,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
     end
     close_up(line, stay, next_number)
-    local may_tell = is_left and most_told or 0
-    -- At most longest_line.
-    for _, p in ipairs(stay) do
-        if may_tell > 0 and p.state == 'suspect' then
-            announce(how, grants_to(channel, p), 'free')
-            may_tell = may_tell - 1
-        end
-    end
     return to
 end
 
@@ -184,7 +160,7 @@ end
 local function plain_waits(line, channel, how)
     -- At most near_head.
     for _, _, p in places_of(line, line.first + near_head - 1) do
-        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and
+        if p and not of_writer(p.field) and p.delivery == 'push' and
             is_reachable(p, channel, how) then
             return true
         end
@@ -240,26 +216,19 @@ local function release_to_all(line, channel, how, message, window, always)
     if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local stay, next_number = {}, line.last + 1 -- stay: suspects, whose processes may be paused
     -- At most longest_line.
     for number, client, p in places_of(line) do
         if p and is_reachable(p, channel, how) then
-            if p.state ~= 'suspect' or #stay < most_told then
-                announce(how, grants_to(channel, p), 'free')
-            end
-            if p.state ~= 'suspect' then
-                next_number = number
-                break
-            end
-            stay[#stay + 1] = p
+            announce(how, grants_to(channel, p), 'free')
+            break
         elseif client then
             drop_field(line, ms(number))
             if p then
                 drop_field(line, client)
             end
         end
+        line.first = number + 1
     end
-    close_up(line, stay, next_number)
     return math.max((known or 1) + beside, 1)
 end
 
@@ -281,7 +250,7 @@ local function leave_and_pass(lock, key, field, late, pass)
             if late then
                 end_field(line, field)
             end
-            line, to = pass(line)
+            to = pass(line)
         end)
         answer = passed(line, to)
         close_line(line)

@@ -3,10 +3,6 @@
 --
 -- Defines  grant(taken, waiter, free, channel, how)  grants the permits that the waiter wants, which are available, and
 --          publishes that on its channel; returns whether the waiter received it. nil: this user cannot grant anything.
--- Defines  still_held(taken, field)                  whether the permit of a field is taken and its lease has not
---          expired; of several permits the first one.
--- Defines  comes_back(_, _)                          false: the place of a permit that was lost does not come back when its
---          client joins for an earlier wait. That wait has stepped aside, is alive, and must not be kept out.
 -- Defines  room_of(taken, free)                      for one run of pass_on: how many permits are available, and how many
 --          it may still grant.
 -- Defines  fits(waiter, room)                        'now' if as many permits are available as the waiter wants;
@@ -15,6 +11,9 @@
 --          passed over, and keeps its place.
 -- Defines  goes_on(room, waiter)                     notes that the waiter was granted its permits; returns whether
 --          others may be granted some.
+-- For this file:
+-- Defines  still_held(taken, field)                  whether the permit of a field is taken and its lease has not
+--          expired; of several permits the first one.
 
 local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
                          -- continues
@@ -23,12 +22,10 @@ local function still_held(taken, field)
     return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
 end
 
-local function comes_back(_, _) return false end
-
 -- If a user who may not write the line has granted a place, the place is still there. Its client may have renewed the
 -- permits meanwhile, and another grant would shorten their lease.
 local function grant(taken, waiter, free, channel, how)
-    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
+    local lease, ids = waiter.lease, ids_of(waiter.field)
     if still_held(taken, waiter.field) then
         return false
     elseif not pcall(take_permits, free, taken, ids, now_ms() + lease) then

@@ -65,8 +65,6 @@ for _, field in ipairs(freed) do
         local others = math.min(hold_count - own, room)
         room = room - others
         drop_leases(prefix, field, 1, own + others)
-    elseif line and field == line.granted then -- the place of a grant that has expired comes back
-        leave_granted(line)
     end
 end
 if leaves_readers then

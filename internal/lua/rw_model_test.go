@@ -43,19 +43,17 @@ type rwModel struct {
 	writers map[string]int64         // until when the heartbeat of a writer, or of the read hold of one, counts
 	waiting int64                    // until when these are kept
 
-	line    []string          // the fields of the places, in order
-	wishes  map[string]int64  // the lease that each place wants
-	latest  map[string]string // the field of the place that a client had last, while Redis has it
-	granted string            // the field that was granted last, and has not been released
-	over    map[string]bool   // fields that never wait or acquire the lock again
+	line   []string         // the fields of the places, in order
+	inLine bool             // there is a line, which may be empty while the lock is held
+	wishes map[string]int64 // the lease that each place wants
+	over   map[string]bool  // fields that never wait or acquire the lock again
 
 	seen map[string]int // what has happened, and how often
 }
 
 func newRWModel() *rwModel {
 	return &rwModel{holds: make(map[string]int), leases: make(map[string]map[int]int64), writers: make(map[string]int64),
-		wishes: make(map[string]int64), latest: make(map[string]string), over: make(map[string]bool),
-		seen: make(map[string]int)}
+		wishes: make(map[string]int64), over: make(map[string]bool), seen: make(map[string]int)}
 }
 
 func rwClient(field string) string {
@@ -218,9 +216,9 @@ func (m *rwModel) readRelease(field string, left int, late bool) send.Reply {
 	}
 	m.free()
 	to := ""
-	if m.inLine() {
+	if m.inLine {
 		to = m.pass("")
-		m.close()
+		m.close(to != "")
 	}
 	return send.Reply{1, 0, one(to != "")}
 }
@@ -228,7 +226,7 @@ func (m *rwModel) readRelease(field string, left int, late bool) send.Reply {
 // writeAcquire is an attempt of field, whose read hold is reader.
 func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, delivery string, beat int64) send.Reply {
 	own, mine := field+record.WriteSuffix, m.holds[field+record.WriteSuffix] > 0
-	inLine := m.inLine() // before
+	inLine := m.inLine // before
 	if !mine {
 		if count != 1 {
 			return send.Reply{-1, 0, 0}
@@ -265,13 +263,13 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 					m.beats(reader, beat)
 				}
 			}
-			left := delivery == contract.Barge && m.latest[rwClient(own)] == own
+			left := delivery == contract.Barge && slices.Contains(m.line, own)
 			if left {
 				m.seen["an upgrader leaves the line"]++
 				m.leave(own)
 			}
 			if joined || to != "" || left {
-				m.close()
+				m.close(to != "" || left)
 			}
 			return send.Reply{0, m.ttl(), one(joined)}
 		}
@@ -282,7 +280,7 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 	m.ends = max(m.ends, m.now+lease)
 	if !mine && inLine {
 		m.leave(own)
-		m.close()
+		m.close(false)
 	}
 	return send.Reply{1, 0, 0}
 }
@@ -326,15 +324,15 @@ func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late b
 		}
 	}
 	to := ""
-	if m.inLine() || late {
+	if m.inLine || late {
 		m.leave(own)
 		if late {
 			m.over[own] = true
 		}
-		if m.mode == "" && m.inLine() {
+		if m.mode == "" && m.inLine {
 			to = m.pass("")
 		}
-		m.close()
+		m.close(m.mode != "")
 	}
 	return send.Reply{2*one(had) - 1, 0, one(to != "")}
 }
@@ -349,95 +347,66 @@ func (m *rwModel) force(writes bool) send.Reply {
 			delete(m.holds, field)
 			m.dropLeases(field, 1, count)
 			freed++
-			if field == m.granted {
-				m.leave(field)
-			}
 		}
 	}
 	if freed == 0 {
 		return send.Reply{0, 0, 0}
 	}
 	m.forgetWriters()
-	inLine := m.inLine()
+	to := ""
 	if len(m.holds) == 0 {
 		m.free()
-		if inLine {
-			m.pass("")
+		if m.inLine {
+			to = m.pass("")
 		}
 	} else if writes {
 		m.mode, m.ends = "read", longest
 	}
-	if inLine {
-		m.close()
-	}
+	m.close(to != "")
 	return send.Reply{1, 0, 0}
 }
 
-// inLine reports whether there is a line: a client has a place, or was granted the lock.
-func (m *rwModel) inLine() bool { return len(m.line) > 0 || m.granted != "" }
-
-// join gives a wait a place, unless its client has that of a later wait. A place that polls has no second chance.
+// join gives a wait a place, unless its client has that of a later wait.
 func (m *rwModel) join(field string, lease int64) bool {
-	client := rwClient(field)
-	before := m.latest[client]
-	if slices.Contains(m.line, before) && waitNumber(before) > waitNumber(field) {
+	at := slices.IndexFunc(m.line, func(f string) bool { return rwClient(f) == rwClient(field) })
+	switch {
+	case at < 0:
+		m.line = append(m.line, field)
+	case waitNumber(m.line[at]) > waitNumber(field):
 		m.seen["an earlier wait does not join"]++
 		return false
-	}
-	if before != "" && m.granted == before && m.holds[before] == 0 {
-		m.granted = ""
-	}
-	if at := slices.Index(m.line, before); before != "" && at >= 0 {
+	default:
 		m.line[at] = field
-	} else {
-		m.line = append(m.line, field)
 	}
-	m.latest[client], m.wishes[field] = field, lease
+	m.wishes[field] = lease
 	return true
 }
 
 // pass grants the lock, which is free, to the first place. It returns its field; if that is of asker, the script
 // acquires the lock for it.
 func (m *rwModel) pass(asker string) string {
-	if client := rwClient(m.granted); m.granted != "" {
-		if m.latest[client] == m.granted && !slices.Contains(m.line, m.granted) {
-			delete(m.latest, client)
-		}
-		m.granted = ""
-	}
 	if len(m.line) == 0 {
 		return ""
 	}
 	field := m.line[0]
 	m.line = m.line[1:]
 	if rwClient(field) == asker {
-		delete(m.latest, asker)
 		return field
 	}
 	m.seen["granted"]++
-	m.mode, m.holds[field], m.granted = "write", 1, field
+	m.mode, m.holds[field] = "write", 1
 	m.ends = m.now + min(m.wishes[field], engine.ProvisionalLease.Milliseconds())
 	m.forget(strings.TrimSuffix(field, record.WriteSuffix))
 	return field
 }
 
-// leave ends the wait or the hold of a field in the line.
+// leave removes the place of a field.
 func (m *rwModel) leave(field string) {
-	if client := rwClient(field); m.latest[client] == field {
-		delete(m.latest, client)
-		m.line = slices.DeleteFunc(m.line, func(f string) bool { return f == field })
-	}
-	if m.granted == field {
-		m.granted = ""
-	}
+	m.line = slices.DeleteFunc(m.line, func(f string) bool { return f == field })
 }
 
-// close deletes the line if there is none any more.
-func (m *rwModel) close() {
-	if !m.inLine() {
-		clear(m.latest)
-	}
-}
+// close deletes an empty line, unless it stays because the lock is held.
+func (m *rwModel) close(stays bool) { m.inLine = len(m.line) > 0 || stays && m.inLine }
 
 func one(is bool) int64 {
 	if is {
@@ -473,10 +442,10 @@ func (r *rwRun) data() (all []string) {
 					for i := 0; i < len(words); i += 2 {
 						all = append(all, "over "+words[i])
 					}
-				case field == "granted":
-					all = append(all, "granted "+value)
+				case field == "first":
+					all = append(all, "in line")
 				case len(field) == 36:
-					all = append(all, "place "+words[6]+" "+words[1])
+					all = append(all, "place "+words[5])
 				}
 			}
 			for i, p := range r.Places() {
@@ -523,14 +492,11 @@ func (r *rwRun) wants() (all []string) {
 	for field := range r.m.over {
 		all = append(all, "over "+field)
 	}
-	if r.m.granted != "" {
-		all = append(all, "granted "+r.m.granted)
-	}
-	for _, field := range r.m.latest {
-		all = append(all, "place "+field+" new")
+	if r.m.inLine {
+		all = append(all, "in line")
 	}
 	for i, field := range r.m.line {
-		all = append(all, fmt.Sprint("in line ", i, " ", field))
+		all = append(all, fmt.Sprint("in line ", i, " ", field), "place "+field)
 	}
 	slices.Sort(all)
 	return all

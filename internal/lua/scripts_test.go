@@ -442,7 +442,7 @@ local function places(n)
 	redis.call('hset', KEYS[1], 'first', 1, 'last', n)
 	for i = 1, n do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':1:01')
+		redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':1:01')
 	end
 	expire(KEYS[1])
 end

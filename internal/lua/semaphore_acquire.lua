@@ -17,6 +17,7 @@
 --          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
 --          without a subscription: see line.lua. The default is defer.
 -- ARGV[8]  the number of this request within its wait; only for push and poll.
+-- ARGV[9]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
 -- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may
 --          still take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in
 --          pttl ms, or none ends (-1). {-1, 0, 0} there is no hold to re-enter. {-2, total, 0} the caller wants more
@@ -112,8 +113,7 @@ local function has_legacy_holder()
 end
 
 local line = open_line(free, key, id) -- before the first write, because it may refuse
-local expired = drop_expired(free, taken, now)
-local returned = #expired
+local returned = #drop_expired(free, taken, now)
 ends, there = ends_of(taken, ids)
 if ends then
     lengthen()
@@ -127,16 +127,13 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-if line and line.exists then
-    forget_expired(line, expired, id)
-end
 wants = wants and not (line and has_tombstone(line, id))
 local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine and line.mine.field == id)
 wants = wants and not too_many
 local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
-    join(taken, line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+    join(line, id, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
     not (line and line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)

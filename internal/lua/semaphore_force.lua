@@ -51,10 +51,6 @@ if #ids == 0 then
     return {0, 0, 0}
 end
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local granted = line and line.granted and still_held(taken, line.granted)
 return_permits(free, taken, ids, #ids)
-if granted and not redis.call('zscore', taken, ids_of(line.granted)[1]) then
-    leave_granted(line) -- the place of a grant that has expired comes back instead
-end
 offer(free, taken, line, channel, how)
 return with_clients({held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}, ids)

@@ -45,9 +45,6 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			id := fmt.Sprint(rng.IntN(4), locktest.JavaThread[1:36], ":") // of four clients, with three owners each
 			id += []string{"0:09", "1:09+2", "2:09+3"}[rng.IntN(3)]
 			got, want, what := send.Reply{}, send.Reply{}, ""
-			// The place of a grant stays in the line until another one is granted, so that its process can come back.
-			place := b.Rdb.HGet(context.Background(), b.LineKey(), semaphoreClient(id)).Val()
-			model.kept = strings.Contains(place+" ", " "+id+" ")
 			do := func(name string, c send.Call, expect send.Reply) {
 				var err error
 				what, want = name+" "+id, expect
@@ -135,8 +132,6 @@ type semaphoreModel struct {
 	over    map[string]bool // fields that can no longer acquire a permit
 	granted int
 	several int // places of several permits that were granted
-
-	kept bool // the line has a place for the field that asks, which may have been granted its permits, and lost them
 }
 
 type waitingPermit struct {
@@ -272,7 +267,7 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 	switch {
 	case m.over[id]:
 		m.pass("")
-	case size > 1 && size > m.permits && !m.kept:
+	case size > 1 && size > m.permits && !slices.Contains(m.fields(), id):
 		m.pass("")
 		return send.Reply{-2, int64(m.permits), 0}
 	case line == contract.Poll:

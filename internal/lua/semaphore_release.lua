@@ -66,14 +66,12 @@ if key ~= free and (late or not is_idle(key)) then
     --[[preludes]]
     passed_on = leave_and_pass(free, key, id, late, function(line)
         if count_free(free) <= 0 then
-            return line, false
+            line.stays = true
+            return
         end
         heard = released and line.first <= line.last and
             release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
-        if heard > 0 then
-            return line, false
-        end
-        return line, pass_permits(free, taken, line, channel, how, nil)
+        return heard == 0 and pass_permits(free, taken, line, channel, how, nil) or nil
     end)
 end
 if released and heard == 0 then

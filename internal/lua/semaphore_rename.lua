@@ -47,7 +47,7 @@ elseif renamed and ends_at > 0 then
 elseif renamed then
     lease = there - now
 end
-if key ~= free and (late or not is_idle(key)) then
-    leave_and_pass(free, key, from, late, function(line) return line, nil end)
+if key ~= free and late then
+    leave_and_pass(free, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

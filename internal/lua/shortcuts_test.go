@@ -277,10 +277,10 @@ func (b *twinBench) happens(kinds []makesRecord) {
 			do("the line is lost", "del", line)
 		}
 	case 3:
-		id, state := pick(b, b.clients...).ID(), pick(b, "new", "suspect", "confirmed", "confirmed")
-		place := regexp.MustCompile(id + `=(\d+) \w+ (pu[^,\n]*)`).FindStringSubmatch(b.data)
+		id, lease := pick(b, b.clients...).ID(), pick(b, "5000", "30000")
+		place := regexp.MustCompile(id + `=(\d+ push) \d+ ([^,\n]*)`).FindStringSubmatch(b.data)
 		if place != nil {
-			do(id+" is "+state, "hset", line, id, place[1]+" "+state+" "+place[2])
+			do(id+" has a grant of "+lease, "hset", line, id, place[1]+" "+lease+" "+place[2])
 		}
 	case 4:
 		if b.twins[0].Rdb.Exists(b.Context(), name).Val() != 0 {
@@ -322,7 +322,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 // mess puts other data into the line.
 func (b *twinBench) mess(do func(text string, command ...any), line string) {
 	field := pick(b, "first", "1", b.clients[0].ID())
-	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "9 new push 8000 0 1 "+b.clients[1].ID()+":1:01 1")
+	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "9 push 8000 0 1 "+b.clients[1].ID()+":1:01 1")
 	if b.oneIn(4) {
 		do("the line is a text", "del", line)
 		do("the line is a text", "set", line, value)

@@ -21,6 +21,7 @@
 -- ARGV[10]  the number of this request within its wait; only for push and poll.
 -- ARGV[11]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
 --           record: see token.lua. The default is 1. It does not matter if the lock is not fenced.
+-- ARGV[12]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
 -- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
 --          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
@@ -144,7 +145,7 @@ if not mine then
     local joins = line and waits and not guest and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(lock, line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
     if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
@@ -152,13 +153,14 @@ if not mine then
         if joined and to == client then
             to = nil
         elseif to then
-            forget_writer(writers, line.granted)
+            forget_writer(writers, line.to)
         end
     end
     if not free or to then
         heartbeat()
         local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
+            line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
         end
         if plain and line and not joined then

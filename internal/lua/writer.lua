@@ -19,7 +19,7 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
-            forget_writer(writers, line.granted)
+            forget_writer(writers, line.to)
         end
     end
     return heard, to
@@ -56,6 +56,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     end
     if line and (line.exists or late) then
         try(function()
+            line.stays = not free
             leave(line, field)
             if late then
                 end_field(line, field)

@@ -36,13 +36,7 @@ var missed = map[string]string{
 		"with its lease, as after a fault; only a lease that ends long after the fault would be seen, and then " +
 		"no answer may have come",
 	"tombstoneUnseen": "as noTombstone",
-	"sameNumber": "a place that is lost like that is one of a process whose grant has expired, and the grant of one " +
-		"behind " +
-		"it has expired too: it asks again, later than others, which the fault excuses",
-	"suspectForgotten": "as sameNumber: the places are those of processes that were slow",
-	"expiryForgotten": "the place of a grant that has expired is lost: its process asks again, later than " +
-		"others, which the fault excuses",
-	"alwaysSuspect": "a process whose grant has expired may lose the next one, too, and asks: it waits longer, " +
+	"toAndFro": "a process whose grant has expired may lose the next one, too, and asks: it waits longer, " +
 		"which the fault excuses",
 	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
 		"after a death",
@@ -73,15 +67,11 @@ var foci = map[string]Focus{
 	"skippedPlace":         {Locks: []Kind{Plain, Multi}},
 	"noTombstone":          {[]Kind{FencedOne, Multi}, []string{"late requests"}},
 	"tombstoneUnseen":      {[]Kind{Plain, Multi}, []string{"late requests"}},
-	"noDemotion":           {Locks: []Kind{Plain, Multi}},
+	"toAndFro":             {Locks: []Kind{Plain, Multi}},
 	"wrongField":           {Locks: []Kind{FencedOne, Multi}},
 	"noGrant":              {Locks: []Kind{Plain, Multi}},
 	"foreignRelease":       {Locks: []Kind{Plain, Multi}},
 	"toTheEnd":             {Locks: []Kind{Plain, Multi}},
-	"expiryForgotten":      {Locks: []Kind{FencedOne, Multi}},
-	"alwaysSuspect":        {Locks: []Kind{Plain, Multi}},
-	"sameNumber":           {Locks: []Kind{Plain, Multi}},
-	"suspectForgotten":     {Locks: []Kind{FencedOne, Multi}},
 	"deadTakenForJava":     {[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
 	"heartbeatOfTheFuture": {[]Kind{Fair}, []string{"kill", "vanish", "clock back"}},
 	"writerOfTheFuture":    {[]Kind{ReadWrite}, []string{"kill", "clock back"}},
@@ -105,8 +95,6 @@ var foci = map[string]Focus{
 	"permitBarge":          {Locks: []Kind{Permits}},
 	"permitReleasedTwice":  {Locks: []Kind{Permits}},
 	"handsOn":              {Locks: []Kind{Permits}},
-	"javaExpiry":           {[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
-	"keepsPlace":           {Locks: []Kind{Permits}},
 	"expireTwice":          {Locks: []Kind{Permits}},
 	"permitNewsLost":       {Locks: []Kind{Permits}},
 	"permitNoTombstone":    {[]Kind{Permits}, []string{"late requests"}},
@@ -146,7 +134,6 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Line-javaUnheard":        {here: "javaUnheard"},
 	"Line-joinUnsubscribed":   {here: "joinUnsubscribed"},
 	"Line-newsLost":           {here: "newsLost"},
-	"Line-noDemotion":         {here: "noDemotion"},
 	"Line-noPoll":             {here: "nobodyLooks"},
 	"Line-noTombstone":        {here: "noTombstone tombstoneUnseen noTombstoneAsked"},
 	"Line-oldFlag":            {here: "oldSubscription"},
@@ -164,8 +151,6 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-forgetSoon":    {here: "tombstoneDroppedSoon"},
 	"Semaphore-releaseTwice":  {here: "permitReleasedTwice"},
 	"Semaphore-handsOn":       {here: "handsOn"},
-	"Semaphore-javaExpiry":    {here: "javaExpiry"},
-	"Semaphore-keepsPlace":    {here: "keepsPlace"},
 	"Semaphore-expireTwice":   {here: "expireTwice"},
 	"Semaphore-newsLost":      {here: "permitNewsLost"},
 	"Semaphore-noPoll":        {here: "sleepsForEver"},
@@ -198,7 +183,7 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Validity-restart":        {here: "numbersRepeat"},
 	"Validity-shortLease":     {why: "a grant with a shorter lease has the one that was asked for"},
 	"Validity-staleGrant":     {why: "a grant names the field of one wait, and its request"},
-	"Validity-toAndFro":       {here: "alwaysSuspect"},
+	"Validity-toAndFro":       {here: "toAndFro"},
 	"Validity-wholeLease":     {here: "wholeLeaseOfAGrant"},
 }
 

@@ -151,7 +151,7 @@ func (c *converter) expired() time.Time {
 
 // note appends an event that leads to the state after.
 func (c *converter) note(at time.Time, what string, after abstract) {
-	text := fmt.Sprintf("[%s,r|->%s,l|-><<%s>>,g|->%s]", what, after.record, strings.Join(after.line, ","), after.granted)
+	text := fmt.Sprintf("[%s,r|->%s,l|-><<%s>>]", what, after.record, strings.Join(after.line, ","))
 	c.trace.events = append(c.trace.events, event{at, scriptRuns, text})
 	c.last = after
 }

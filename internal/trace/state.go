@@ -3,8 +3,7 @@ package trace
 // The state of a lock, in the words of the specification.
 //
 // Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
-// name them. In the specification, a place comes back into the line as soon as its grant has expired; the scripts put
-// it back when the next one runs (note_expired_grant of internal/lua/places.lua).
+// name them.
 
 import (
 	"fmt"
@@ -22,14 +21,14 @@ type state struct {
 
 // An abstract is the same state in the words of the specification.
 type abstract struct {
-	record, granted string
-	line            []string
+	record string
+	line   []string
 }
 
 const nobody = `<<"none",0>>`
 
 func (a abstract) equal(b abstract) bool {
-	return a.record == b.record && a.granted == b.granted && slices.Equal(a.line, b.line)
+	return a.record == b.record && slices.Equal(a.line, b.line)
 }
 
 // clients gives clients the names p1, p2 and so on.
@@ -54,29 +53,27 @@ func (c clients) field(field string) (string, error) {
 
 // A place is a place of the line, with the words that Redis stores: see parse_place of internal/lua/line.lua.
 type place struct {
-	number                 int
-	state, delivery, field string
+	number          int
+	delivery, field string
 }
 
 func parsePlace(text string) (p place, err error) {
 	words := strings.Fields(text)
-	if len(words) < 7 { // an eighth one is since when the place waits
+	if len(words) < 6 { // a seventh one is since when the place waits
 		return p, fmt.Errorf("%q is no place", text)
 	}
-	p = place{state: words[1], delivery: words[2], field: words[6]}
+	p = place{delivery: words[1], field: words[5]}
 	p.number, err = strconv.Atoi(words[0])
 	return p, err
 }
 
 // of returns the state in the words of the specification.
 func (c clients) of(s state) (a abstract, err error) {
-	a.record, a.granted = nobody, nobody
-	holder := ""
+	a.record = nobody
 	switch len(s.Record) {
 	case 0:
 	case 2:
-		holder = s.Record[0]
-		if a.record, err = c.field(holder); err != nil {
+		if a.record, err = c.field(s.Record[0]); err != nil {
 			return a, err
 		}
 	default:
@@ -90,18 +87,8 @@ func (c clients) of(s state) (a abstract, err error) {
 	if err != nil {
 		return a, err
 	}
-	granted, err := grantedPlace(fields, places)
-	switch {
-	case err != nil:
+	if err != nil {
 		return a, err
-	case granted == nil:
-	case granted.field == holder:
-		if a.granted, err = c.field(holder); err != nil {
-			return a, err
-		}
-	default: // its lease has expired
-		granted.state = "suspect"
-		places = append(places, *granted)
 	}
 	slices.SortFunc(places, func(a, b place) int { return a.number - b.number })
 	for _, p := range places {
@@ -109,7 +96,7 @@ func (c clients) of(s state) (a abstract, err error) {
 		if err != nil {
 			return a, err
 		}
-		a.line = append(a.line, fmt.Sprintf("[f|->%s,kind|->%q]", field, p.state))
+		a.line = append(a.line, field)
 	}
 	return a, nil
 }
@@ -135,18 +122,4 @@ func enqueuedPlaces(fields map[string]string) (all []place, err error) {
 		}
 	}
 	return all, nil
-}
-
-// grantedPlace returns the place of the field that was granted last, if it is not in the line.
-func grantedPlace(fields map[string]string, enqueued []place) (*place, error) {
-	field := fields["granted"]
-	text := fields[strings.Split(field, ":")[0]]
-	if field == "" || text == "" {
-		return nil, nil
-	}
-	p, err := parsePlace(text)
-	if err != nil || p.field != field || slices.ContainsFunc(enqueued, func(q place) bool { return q.field == field }) {
-		return nil, err
-	}
-	return &p, nil
 }

@@ -21,8 +21,8 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 		"a hold of Redisson": {Record: []string{clientA + ":1", "1"}},
 		"two holds":          {Record: []string{clientA + ":1:01", "1", clientB + ":1:01", "1"}},
 		"a place that hears no grant": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA,
-			"1 new poll 1000 0 5 " + clientA + ":1:02"}},
-		"a text that is no place": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 new push"}},
+			"1 poll 1000 0 5 " + clientA + ":1:02"}},
+		"a text that is no place": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 push"}},
 	} {
 		_, err := make(clients).of(s)
 		assert.Error(t, err, what)

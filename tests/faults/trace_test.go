@@ -52,9 +52,8 @@ const (
 
 // tracedMistakes has those mistakes in the scripts that a trace shows, and the kind of storm in which it does.
 var tracedMistakes = map[string]string{
-	"skippedPlace": "plain", "noTombstone": "fenced", "tombstoneUnseen": "plain", "noDemotion": "plain",
+	"skippedPlace": "plain", "noTombstone": "fenced", "tombstoneUnseen": "plain",
 	"wrongField": "fenced", "noGrant": "plain", "foreignRelease": "plain", "toTheEnd": "plain",
-	"expiryForgotten": "fenced", "alwaysSuspect": "plain", "sameNumber": "plain", "suspectForgotten": "fenced",
 }
 
 var tracedScripts = map[*send.Script]trace.Verb{record.Script("lock_acquire"): trace.Ask, record.Script("lock_release"): trace.End, record.Script("renew"): "renew",

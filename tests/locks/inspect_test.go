@@ -353,7 +353,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	}
 
 	const inLine = 1500
-	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':7:01' .. ` +
+	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':7:01' .. ` +
 		`ARGV[2] .. ' 1') `
 	fill := func(suffix string) {
 		b.Must(b.Rdb.Eval(

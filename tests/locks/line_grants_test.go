@@ -214,6 +214,31 @@ func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 	})
 }
 
+// A Client that was late for a grant asks for grants of the whole lease from then on, in later waits, too.
+func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		m, c := b.Manual().Takes(), contender(b, WithWatchdogTimeout(20*time.Second)).joins()
+		asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
+		require.Equal(b, 5000, p.Lease)
+		late := contract.Attempt{HoldCount: 1, Delivery: contract.Defer, GrantLease: time.Minute}
+		require.Len(b, locktest.RecordOf(c.lock).Acquire(late).Args, 2, "without a place it names no channel")
+		c.tell(b.Rdb, p.Field, p.Asked+1, 5000) // it comes too late: m holds the lock by now
+		c.awaitScripts(asked + 1)
+		for range 2 {
+			c.settled()
+			require.Equal(b, 20_000, placeOf(c.Bench, c.client.ID()).Lease)
+			m.Release(false)
+			c.gets()
+			m = b.Manual()
+			m.Listens().Joins()
+			c.unlocks()
+			c.joins()
+		}
+		m.Release(false)
+		c.gets().unlocks()
+	})
+}
+
 // A grant for a wait that has ended is released at once.
 func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {

@@ -297,7 +297,7 @@ func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 	b.Must(s.SetPermits(ctx, 100))
 	b.Cleanup(b.Forget)
 	const many, others = 4000, 50
-	wide := fillLine(b, 1, many, "new", "+900")
+	wide := fillLine(b, 1, many, "+900")
 	one := newPermitClient(b, s)
 	few := func(what string, most int, do func()) {
 		b.Helper()
@@ -312,7 +312,7 @@ func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 	}
 
 	begin, check := b.WatchBusy(locktest.MostBusy)
-	fillLine(b, many+1, many+others, "new", "")
+	fillLine(b, many+1, many+others, "")
 	begin()
 	few("grants", 100+10*others, func() { b.Must(s.SetPermits(ctx, 100)) })
 	check("SetPermits")

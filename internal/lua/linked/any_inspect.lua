@@ -1,4 +1,4 @@
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -148,12 +148,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, since = since, client = client}
+    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -161,18 +161,18 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[5] or '') > most_over then
+        #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[7],
-        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
-        any = head[1] or head[3] or head[5] or head[7],
-        first = first, last = last, granted = head[3], shared = shared,
-        over = head[5], mine = head[6] and parse_place(head[6], client),
+        key = key, lock = lock, beside = head[6],
+        exists = head[1] or head[6], -- the line has more than tombstones
+        any = head[1] or head[4] or head[6],
+        first = first, last = last, shared = shared,
+        over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end

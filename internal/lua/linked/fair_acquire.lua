@@ -240,9 +240,7 @@ local function listeners(channel, how)
     return may_ask and n[2] or nil
 end
 
-local function granted_lease(waiter)
-    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
-end
+local function grant_lease(lease, most) return math.min(lease, most or provisional) end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -272,7 +270,6 @@ local function is_buried(over, field, now)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end
 local function grant(lock, waiter, tokens, channel, how)
-    local lease = granted_lease(waiter)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
@@ -285,8 +282,8 @@ local function grant(lock, waiter, tokens, channel, how)
         return nil -- for example, Redis has no memory left
     end
     local heard = nil
-    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
-        heard = tell_granted(waiter, lease, token, channel, how)
+    if redis.pcall('pexpire', lock, ms(waiter.lease)) == 1 then
+        heard = tell_granted(waiter, waiter.lease, token, channel, how)
     end
     if not heard then
         undo(lock, 'mode', waiter.field)
@@ -733,7 +730,7 @@ local function wait_in_queue(pttl, queued)
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, life)
+        note_wish(q, field, {lease = ms(grant_lease(lease, ARGV[10])), fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end

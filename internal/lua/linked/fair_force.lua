@@ -181,10 +181,6 @@ local function listeners(channel, how)
     return may_ask and n[2] or nil
 end
 
-local function granted_lease(waiter)
-    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
-end
-
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
@@ -217,7 +213,6 @@ local function with_clients(reply, fields)
     return reply
 end
 local function grant(lock, waiter, tokens, channel, how)
-    local lease = granted_lease(waiter)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
@@ -230,8 +225,8 @@ local function grant(lock, waiter, tokens, channel, how)
         return nil -- for example, Redis has no memory left
     end
     local heard = nil
-    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
-        heard = tell_granted(waiter, lease, token, channel, how)
+    if redis.pcall('pexpire', lock, ms(waiter.lease)) == 1 then
+        heard = tell_granted(waiter, waiter.lease, token, channel, how)
     end
     if not heard then
         undo(lock, 'mode', waiter.field)

@@ -197,8 +197,8 @@ end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
-local place_format = '%s %s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local near_head = 32
@@ -241,10 +241,6 @@ local function subscribers(channels, how)
     return found
 end
 
-local function granted_lease(waiter)
-    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
-end
-
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
@@ -284,7 +280,7 @@ local function still_held(taken, field)
 end
 
 local function grant(taken, waiter, free, channel, how)
-    local lease, ids = granted_lease(waiter), ids_of(waiter.field)
+    local lease, ids = waiter.lease, ids_of(waiter.field)
     if still_held(taken, waiter.field) then
         return false
     elseif not pcall(take_permits, free, taken, ids, now_ms() + lease) then
@@ -315,7 +311,6 @@ local function goes_on(room, waiter)
     room.available, room.left = room.available - n, room.left - n
     return room.available > 0 and room.left > 0
 end
-local most_places = 20000 -- numbers from the first place to the last one up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_fields = 100000 -- that a script deletes with the last place; any others expire
@@ -331,12 +326,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, since = since, client = client}
+    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -344,18 +339,18 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[5] or '') > most_over then
+        #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[7],
-        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
-        any = head[1] or head[3] or head[5] or head[7],
-        first = first, last = last, granted = head[3], shared = shared,
-        over = head[5], mine = head[6] and parse_place(head[6], client),
+        key = key, lock = lock, beside = head[6],
+        exists = head[1] or head[6], -- the line has more than tombstones
+        any = head[1] or head[4] or head[6],
+        first = first, last = last, shared = shared,
+        over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
@@ -403,7 +398,7 @@ local function clear_line(line)
 end
 
 local function close_line(line)
-    if line.first > line.last and not line.granted then
+    if line.first > line.last and not (line.stays and line.exists) then
         return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
@@ -424,14 +419,6 @@ local function close_line(line)
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
-local function place_of(line, client)
-    if line.mine and line.mine.client == client then
-        return line.mine
-    end
-    local text = redis.call('hget', line.key, client)
-    return text and parse_place(text, client)
-end
-
 local function read_places(line, from, to)
     local clients, places, numbers, some, together = {}, {}, {}, {}, {}
     for number = from, to do
@@ -448,10 +435,8 @@ local function read_places(line, from, to)
             n = n + 1
             p = texts[n] and parse_place(texts[n], client)
         end
-        for _, known in ipairs({line.mine or false, line.back or false}) do
-            if known and (known.client == client or known.unsaved and known.number == number) then
-                p = known
-            end
+        if line.mine and line.mine.number == number then -- it may not be in Redis yet
+            p = line.mine
         end
         if p and p.number == number then
             places[number], clients[number], p.together = p, p.client, together
@@ -479,8 +464,7 @@ local function places_of(line, last)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
-        p.since)
+    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
 end
 
 local function put_place(line, p)
@@ -495,53 +479,16 @@ local function client_at(line, number)
     end
     return redis.call('hget', line.key, ms(number))
 end
-
-local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end
-local function drop_number(line, number)
-    drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
-    end
-end
-
-local function drop_place(line, p)
-    drop_field(line, p.client)
-    if p.unsaved or is_enqueued(line, p) then
-        drop_number(line, p.number)
-    end
-end
-
-local function note_expired_grant(line)
-    local field = line.granted
-    if not field then
-        return
-    end
-    line.granted = false
-    drop_field(line, 'granted')
-    local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
-        return
-    end
-    if p.delivery == 'poll' or line.last - p.number >= most_places then
-        drop_field(line, p.client)
-        return
-    end
-    p.state, p.unsaved = 'suspect', true
-    put_place(line, p)
-    line.back = p
-    line.first = math.min(line.first, p.number)
-end
-
 local function leave(line, field)
     local p = line.mine
     if p and p.field == field then
-        drop_place(line, p)
+        drop_field(line, p.client)
+        drop_field(line, ms(p.number))
+        redis.call('hdel', line.key, p.client, ms(p.number))
         line.mine = nil
-    end
-    if line.granted == field then
-        drop_field(line, 'granted')
-        line.granted = false
+        while line.first <= line.last and not client_at(line, line.first) do
+            line.first = line.first + 1
+        end
     end
 end
 
@@ -571,7 +518,7 @@ local function is_reachable(p, channel, how)
 end
 
 local function keeps_for(line, p, channel, how)
-    local now, half, request = now_ms(), provisional / 2, p.field .. ' ' .. p.asked .. ' '
+    local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
     local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
@@ -590,50 +537,37 @@ local function keeps_for(line, p, channel, how)
     return not told or now - told < half
 end
 
-local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
-
 local function close_up(line, stay, next_number)
     line.first = #stay > 0 and stay[1].number or next_number
     local missing = next_number - line.first - #stay
     if missing == 0 or #stay > near_head and missing <= #stay then
         return
     end
-    local last = line.granted and place_of(line, client_of(line.granted))
-    local granted = last and last.field == line.granted and last.number
     for _, p in ipairs(stay) do
         drop_field(line, ms(p.number))
     end
-    local number = next_number
-    for i = #stay, 1, -1 do
-        number = number - (number - 1 == granted and 2 or 1)
-        stay[i].number = number
-        put_place(line, stay[i])
+    line.first = next_number - #stay
+    for i, p in ipairs(stay) do
+        p.number = line.first + i - 1
+        put_place(line, p)
     end
-    line.first = number
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
-    if line.granted and not still_held(lock, line.granted) then
-        note_expired_grant(line)
-    end
     local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: suspects, and those that fit never
+    local stay = {} -- the places that are passed over: those that fit never
     local to, is_left, next_number = nil, true, line.last + 1
     for number, client, p in places_of(line) do
-        local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
-        local leaves = false
+        local fit = p and fits(p, room)
         if fit == 'now' and client == asker then
-            to, is_left, leaves, line.mine = asker, false, true, nil
+            to, is_left, line.mine = asker, false, nil
         elseif fit and not is_reachable(p, channel, how) then
-            fit, leaves = nil, true
+            fit = nil
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
             line.short, next_number = true, number
             break
-        elseif fit == 'later' and p.delivery == 'poll' then
-            fit, leaves = nil, true -- as in note_expired_grant
-        elseif fit == 'later' then
-            fit, p.state = 'never', 'suspect'
-            put_place(line, p)
+        elseif fit == 'later' then -- it has not asked for what was kept
+            tell_granted(p, 0, 0, grants_to(channel, p), how)
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
@@ -641,19 +575,17 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 announce(how, grants_to(channel, p), 'free')
                 break
             elseif granted then
-                to, is_left, line.granted = client, goes_on(room, p), p.field
-                set_field(line, 'granted', p.field)
-            else
-                leaves = true
+                to, is_left, line.to = client, goes_on(room, p), p.field
+                line.stays = not is_left
             end
         end
         if fit == 'never' then
             stay[#stay + 1] = p
         elseif client then
             drop_field(line, ms(number))
-        end
-        if leaves then
-            drop_field(line, client)
+            if p then
+                drop_field(line, client)
+            end
         end
         if not is_left then
             next_number = number + 1
@@ -661,13 +593,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
     end
     close_up(line, stay, next_number)
-    local may_tell = is_left and most_told or 0
-    for _, p in ipairs(stay) do
-        if may_tell > 0 and p.state == 'suspect' then
-            announce(how, grants_to(channel, p), 'free')
-            may_tell = may_tell - 1
-        end
-    end
     return to
 end
 
@@ -706,25 +631,18 @@ local function release_to_all(line, channel, how, message, window, always)
     if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local stay, next_number = {}, line.last + 1 -- stay: suspects, whose processes may be paused
     for number, client, p in places_of(line) do
         if p and is_reachable(p, channel, how) then
-            if p.state ~= 'suspect' or #stay < most_told then
-                announce(how, grants_to(channel, p), 'free')
-            end
-            if p.state ~= 'suspect' then
-                next_number = number
-                break
-            end
-            stay[#stay + 1] = p
+            announce(how, grants_to(channel, p), 'free')
+            break
         elseif client then
             drop_field(line, ms(number))
             if p then
                 drop_field(line, client)
             end
         end
+        line.first = number + 1
     end
-    close_up(line, stay, next_number)
     return math.max((known or 1) + beside, 1)
 end
 
@@ -745,7 +663,7 @@ local function leave_and_pass(lock, key, field, late, pass)
             if late then
                 end_field(line, field)
             end
-            line, to = pass(line)
+            to = pass(line)
         end)
         answer = passed(line, to)
         close_line(line)
@@ -758,14 +676,12 @@ end
 
     passed_on = leave_and_pass(free, key, id, late, function(line)
         if count_free(free) <= 0 then
-            return line, false
+            line.stays = true
+            return
         end
         heard = released and line.first <= line.last and
             release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
-        if heard > 0 then
-            return line, false
-        end
-        return line, pass_permits(free, taken, line, channel, how, nil)
+        return heard == 0 and pass_permits(free, taken, line, channel, how, nil) or nil
     end)
 end
 if released and heard == 0 then

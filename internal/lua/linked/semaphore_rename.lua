@@ -1,4 +1,4 @@
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local function refuse(key, what)
     local n = 0
     for i = 1, #KEYS do
@@ -121,12 +121,12 @@ local most_fields = 100000 -- that a script deletes with the last place; any oth
 local most_over = 100000 -- bytes of the tombstones
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, since = since, client = client}
+    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -134,18 +134,18 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[5] or '') > most_over then
+        #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[7],
-        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
-        any = head[1] or head[3] or head[5] or head[7],
-        first = first, last = last, granted = head[3], shared = shared,
-        over = head[5], mine = head[6] and parse_place(head[6], client),
+        key = key, lock = lock, beside = head[6],
+        exists = head[1] or head[6], -- the line has more than tombstones
+        any = head[1] or head[4] or head[6],
+        first = first, last = last, shared = shared,
+        over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
@@ -193,7 +193,7 @@ local function clear_line(line)
 end
 
 local function close_line(line)
-    if line.first > line.last and not line.granted then
+    if line.first > line.last and not (line.stays and line.exists) then
         return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
@@ -221,32 +221,16 @@ local function client_at(line, number)
     end
     return redis.call('hget', line.key, ms(number))
 end
-
-local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end
-local function drop_number(line, number)
-    drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
-    end
-end
-
-local function drop_place(line, p)
-    drop_field(line, p.client)
-    if p.unsaved or is_enqueued(line, p) then
-        drop_number(line, p.number)
-    end
-end
-
 local function leave(line, field)
     local p = line.mine
     if p and p.field == field then
-        drop_place(line, p)
+        drop_field(line, p.client)
+        drop_field(line, ms(p.number))
+        redis.call('hdel', line.key, p.client, ms(p.number))
         line.mine = nil
-    end
-    if line.granted == field then
-        drop_field(line, 'granted')
-        line.granted = false
+        while line.first <= line.last and not client_at(line, line.first) do
+            line.first = line.first + 1
+        end
     end
 end
 
@@ -283,18 +267,13 @@ local function leave_and_pass(lock, key, field, late, pass)
             if late then
                 end_field(line, field)
             end
-            line, to = pass(line)
+            to = pass(line)
         end)
         answer = passed(line, to)
         close_line(line)
     end)
     return answer
 end
-local function is_idle(key)
-    local fields = redis.pcall('hlen', key)
-    return fields == 0 or fields == 1
-end
-
 local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
@@ -340,8 +319,8 @@ elseif renamed and ends_at > 0 then
 elseif renamed then
     lease = there - now
 end
-if key ~= free and (late or not is_idle(key)) then
-    leave_and_pass(free, key, from, late, function(line) return line, nil end)
+if key ~= free and late then
+    leave_and_pass(free, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
 

@@ -51,8 +51,8 @@ end
         end
     end
 end
-local place_format = '%s %s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_format = '%s %s %s %s %s %s %s'
+local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
@@ -279,9 +279,7 @@ local function subscribers(channels, how)
     return found
 end
 
-local function granted_lease(waiter)
-    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
-end
+local function grant_lease(lease, most) return math.min(lease, most or provisional) end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -311,7 +309,6 @@ local function is_buried(over, field, now)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end
 local function grant(lock, waiter, tokens, channel, how)
-    local lease = granted_lease(waiter)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
@@ -324,18 +321,14 @@ local function grant(lock, waiter, tokens, channel, how)
         return nil -- for example, Redis has no memory left
     end
     local heard = nil
-    if redis.pcall('pexpire', lock, ms(lease)) == 1 then
-        heard = tell_granted(waiter, lease, token, channel, how)
+    if redis.pcall('pexpire', lock, ms(waiter.lease)) == 1 then
+        heard = tell_granted(waiter, waiter.lease, token, channel, how)
     end
     if not heard then
         undo(lock, 'mode', waiter.field)
     end
     return heard
 end
-
-local function still_held(lock, field) return redis.call('hexists', lock, field) == 1 end
-
-local function comes_back(lock, field) return not still_held(lock, field) end
 
 local function room_of(_, _) return nil end
 
@@ -368,12 +361,12 @@ end
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, state, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
-        asked = asked, field = field, since = since, client = client}
+    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, since = since, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -381,18 +374,18 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[5] or '') > most_over then
+        #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[7],
-        exists = first <= last or head[3] or head[7], -- the line has more than tombstones
-        any = head[1] or head[3] or head[5] or head[7],
-        first = first, last = last, granted = head[3], shared = shared,
-        over = head[5], mine = head[6] and parse_place(head[6], client),
+        key = key, lock = lock, beside = head[6],
+        exists = head[1] or head[6], -- the line has more than tombstones
+        any = head[1] or head[4] or head[6],
+        first = first, last = last, shared = shared,
+        over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
@@ -440,7 +433,7 @@ local function clear_line(line)
 end
 
 local function close_line(line)
-    if line.first > line.last and not line.granted then
+    if line.first > line.last and not (line.stays and line.exists) then
         return clear_line(line)
     end
     set_field(line, 'first', ms(line.first))
@@ -461,14 +454,6 @@ local function close_line(line)
     return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
-local function place_of(line, client)
-    if line.mine and line.mine.client == client then
-        return line.mine
-    end
-    local text = redis.call('hget', line.key, client)
-    return text and parse_place(text, client)
-end
-
 local function read_places(line, from, to)
     local clients, places, numbers, some, together = {}, {}, {}, {}, {}
     for number = from, to do
@@ -485,10 +470,8 @@ local function read_places(line, from, to)
             n = n + 1
             p = texts[n] and parse_place(texts[n], client)
         end
-        for _, known in ipairs({line.mine or false, line.back or false}) do
-            if known and (known.client == client or known.unsaved and known.number == number) then
-                p = known
-            end
+        if line.mine and line.mine.number == number then -- it may not be in Redis yet
+            p = line.mine
         end
         if p and p.number == number then
             places[number], clients[number], p.together = p, p.client, together
@@ -516,8 +499,7 @@ local function places_of(line, last)
 end
 
 local function place_text(p)
-    return string.format(place_format, ms(p.number), p.state, p.delivery, ms(p.lease), p.fenced, p.asked, p.field,
-        p.since)
+    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
 end
 
 local function put_place(line, p)
@@ -532,44 +514,6 @@ local function client_at(line, number)
     end
     return redis.call('hget', line.key, ms(number))
 end
-
-local function is_enqueued(line, p) return p.number >= line.first and client_at(line, p.number) == p.client end
-local function drop_number(line, number)
-    drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
-    end
-end
-
-local function drop_place(line, p)
-    drop_field(line, p.client)
-    if p.unsaved or is_enqueued(line, p) then
-        drop_number(line, p.number)
-    end
-end
-
-local function note_expired_grant(line)
-    local field = line.granted
-    if not field then
-        return
-    end
-    line.granted = false
-    drop_field(line, 'granted')
-    local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
-        return
-    end
-    if p.delivery == 'poll' or line.last - p.number >= most_places then
-        drop_field(line, p.client)
-        return
-    end
-    p.state, p.unsaved = 'suspect', true
-    put_place(line, p)
-    line.back = p
-    line.first = math.min(line.first, p.number)
-end
-
 local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
 local function close_gaps(line)
@@ -591,50 +535,30 @@ local function close_gaps(line)
     for number in pairs(numbers) do
         redis.call('hdel', line.key, number)
     end
-    local first
     for i, p in ipairs(places) do
-        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
-        redis.call('hset', line.key, p.client, place_text(p))
-        if was_enqueued then
-            redis.call('hset', line.key, ms(p.number), p.client)
-            first = first or p.number
-        end
+        redis.call('hset', line.key, p.client, place_text(p), ms(p.number), p.client)
         if line.mine and line.mine.client == p.client then
             line.mine = p
         end
     end
     line.last = line.first + #places - 1
-    line.first = first or line.last + 1
 end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and
-        (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) or false
 end
 
-local function join(lock, line, field, wish)
+local function join(line, field, wish)
     close_gaps(line)
-    local before, client = line.mine, client_of(field)
-    local own = before and before.field == field
-    if before and line.granted == before.field and (own or comes_back(lock, before.field)) then
-        note_expired_grant(line)
-    end
-    local stays = before and (before.unsaved or is_enqueued(line, before))
-    if stays and of_writer(before.field) == of_writer(field) and wait_number(before.field) > wait_number(field) then
+    local before = line.mine
+    if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
-        field = field, client = client, unsaved = true}
-    if own then
-        p.state = before.state == 'suspect' and 'confirmed' or before.state
-    end
-    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
-        drop_number(line, before.number)
-        stays = false
-    end
-    if stays then
+    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+        client = client_of(field)}
+    if before then
         p.number, p.since = before.number, before.since
     elseif line.last - line.first >= most_places then
         return false -- the caller polls
@@ -642,7 +566,7 @@ local function join(lock, line, field, wish)
         line.last = line.last + 1
         p.number, p.since = line.last, now_s()
     end
-    line.mine, line.back, line.life = p, nil, line_life
+    line.mine, line.life = p, line_life
     put_place(line, p)
     if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
@@ -663,12 +587,13 @@ end
 local function leave(line, field)
     local p = line.mine
     if p and p.field == field then
-        drop_place(line, p)
+        drop_field(line, p.client)
+        drop_field(line, ms(p.number))
+        redis.call('hdel', line.key, p.client, ms(p.number))
         line.mine = nil
-    end
-    if line.granted == field then
-        drop_field(line, 'granted')
-        line.granted = false
+        while line.first <= line.last and not client_at(line, line.first) do
+            line.first = line.first + 1
+        end
     end
 end
 
@@ -682,7 +607,6 @@ local function leave_held(line, field, ...)
         error(why, 0)
     end
 end
-
 local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
@@ -712,7 +636,7 @@ local function is_reachable(p, channel, how)
 end
 
 local function keeps_for(line, p, channel, how)
-    local now, half, request = now_ms(), provisional / 2, p.field .. ' ' .. p.asked .. ' '
+    local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
     local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
@@ -731,50 +655,37 @@ local function keeps_for(line, p, channel, how)
     return not told or now - told < half
 end
 
-local most_told = 100 -- suspects that one script tells of a free lock; the others notice it when they look at the lock
-
 local function close_up(line, stay, next_number)
     line.first = #stay > 0 and stay[1].number or next_number
     local missing = next_number - line.first - #stay
     if missing == 0 or #stay > near_head and missing <= #stay then
         return
     end
-    local last = line.granted and place_of(line, client_of(line.granted))
-    local granted = last and last.field == line.granted and last.number
     for _, p in ipairs(stay) do
         drop_field(line, ms(p.number))
     end
-    local number = next_number
-    for i = #stay, 1, -1 do
-        number = number - (number - 1 == granted and 2 or 1)
-        stay[i].number = number
-        put_place(line, stay[i])
+    line.first = next_number - #stay
+    for i, p in ipairs(stay) do
+        p.number = line.first + i - 1
+        put_place(line, p)
     end
-    line.first = number
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
-    if line.granted and not still_held(lock, line.granted) then
-        note_expired_grant(line)
-    end
     local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: suspects, and those that fit never
+    local stay = {} -- the places that are passed over: those that fit never
     local to, is_left, next_number = nil, true, line.last + 1
     for number, client, p in places_of(line) do
-        local fit = p and (p.state == 'suspect' and 'never' or fits(p, room))
-        local leaves = false
+        local fit = p and fits(p, room)
         if fit == 'now' and client == asker then
-            to, is_left, leaves, line.mine = asker, false, true, nil
+            to, is_left, line.mine = asker, false, nil
         elseif fit and not is_reachable(p, channel, how) then
-            fit, leaves = nil, true
+            fit = nil
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
             line.short, next_number = true, number
             break
-        elseif fit == 'later' and p.delivery == 'poll' then
-            fit, leaves = nil, true -- as in note_expired_grant
-        elseif fit == 'later' then
-            fit, p.state = 'never', 'suspect'
-            put_place(line, p)
+        elseif fit == 'later' then -- it has not asked for what was kept
+            tell_granted(p, 0, 0, grants_to(channel, p), how)
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
@@ -782,19 +693,17 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 announce(how, grants_to(channel, p), 'free')
                 break
             elseif granted then
-                to, is_left, line.granted = client, goes_on(room, p), p.field
-                set_field(line, 'granted', p.field)
-            else
-                leaves = true
+                to, is_left, line.to = client, goes_on(room, p), p.field
+                line.stays = not is_left
             end
         end
         if fit == 'never' then
             stay[#stay + 1] = p
         elseif client then
             drop_field(line, ms(number))
-        end
-        if leaves then
-            drop_field(line, client)
+            if p then
+                drop_field(line, client)
+            end
         end
         if not is_left then
             next_number = number + 1
@@ -802,13 +711,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
     end
     close_up(line, stay, next_number)
-    local may_tell = is_left and most_told or 0
-    for _, p in ipairs(stay) do
-        if may_tell > 0 and p.state == 'suspect' then
-            announce(how, grants_to(channel, p), 'free')
-            may_tell = may_tell - 1
-        end
-    end
     return to
 end
 
@@ -1012,7 +914,7 @@ if not mine then
     local joins = line and waits and not guest and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(lock, line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
+        join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
     if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
@@ -1020,13 +922,14 @@ if not mine then
         if joined and to == client then
             to = nil
         elseif to then
-            forget_writer(writers, line.granted)
+            forget_writer(writers, line.to)
         end
     end
     if not free or to then
         heartbeat()
         local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
+            line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
         end
         if plain and line and not joined then

@@ -20,9 +20,9 @@ var Scripts = []Mistake{
 		Changes: []Change{{"and over:find(field, 1, true)", "and false"}},
 	},
 	{
-		Name:    "noDemotion",
-		Omits:   "A place whose grant was not used in time is suspect.",
-		Changes: []Change{{"p.state, p.unsaved = 'suspect', true", "p.unsaved = true"}},
+		Name:    "toAndFro",
+		Omits:   "The grants of a client that was late have their whole lease.",
+		Changes: []Change{{"math.min(lease, most or provisional)", "math.min(lease, provisional)"}},
 	},
 	{
 		Name:  "wrongField",
@@ -47,27 +47,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "toTheEnd",
 		Omits:   "A client that asks again keeps its place.",
-		Changes: []Change{{"if stays then", "if false then"}},
-	},
-	{
-		Name:    "expiryForgotten",
-		Omits:   "The line remembers which field was granted last, and notices when its lease has expired.",
-		Changes: []Change{{"set_field(line, 'granted', p.field)", ""}},
-	},
-	{
-		Name:    "alwaysSuspect",
-		Omits:   "A suspect that asks is confirmed.",
-		Changes: []Change{{"'suspect' and 'confirmed'", "'suspect' and 'suspect'"}},
-	},
-	{
-		Name:    "sameNumber",
-		Omits:   "Places that close a gap leave out the number of the place that was granted last.",
-		Changes: []Change{{"number - 1 == granted and 2 or 1", "1"}},
-	},
-	{
-		Name:    "suspectForgotten",
-		Omits:   "Suspects that are passed over stay in the line when they move.",
-		Changes: []Change{{"put_place(line, stay[i])", ""}},
+		Changes: []Change{{"if before then\n        p.number", "if false then\n        p.number"}},
 	},
 	{
 		Name:    "deadTakenForJava",
@@ -189,21 +169,6 @@ var Scripts = []Mistake{
 		},
 	},
 	{
-		Name:  "javaExpiry",
-		Omits: "The permit of an expired grant is returned once.",
-		Changes: []Change{
-			{
-				"not still_held(lock, line.granted) then",
-				"not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
-			},
-		},
-	},
-	{
-		Name:    "keepsPlace",
-		Omits:   "A place keeps a request out only while it is in the line.",
-		Changes: []Change{{"local stays = before and (before.unsaved or is_enqueued(line, before))", "local stays = before"}},
-	},
-	{
 		Name:    "expireTwice",
 		Omits:   "Expired permits are removed when they are returned.",
 		Changes: []Change{{"return_permits(free, taken, expired, #expired)", "add(free, #expired)"}},
@@ -213,8 +178,8 @@ var Scripts = []Mistake{
 		Omits: "A release of a permit that is not there any more still passes on what is available.",
 		Changes: []Change{
 			{
-				"if count_free(free) <= 0 then\n            return line, false",
-				"if not ends then\n            return line, false",
+				"if count_free(free) <= 0 then\n            line.stays",
+				"if not ends then\n            line.stays",
 			},
 		},
 	},
@@ -239,7 +204,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "silentRelease",
 		Omits:   "A release of a permit tells the next place.",
-		Changes: []Change{{"return line, pass_permits(free, taken, line, channel, how, nil)", "return line, true"}},
+		Changes: []Change{{"return heard == 0 and pass_permits(", "return heard < 0 and pass_permits("}},
 	},
 	{
 		Name:  "setForgetsTaken",
