@@ -58,7 +58,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		record.PrefixName("redisson_lock_queue", key),
 		record.PrefixName("redisson_lock_timeout", key),
 		record.PrefixName("relock_lock_alive", key),
-		record.LineKey(key),
+		record.WishesKey(key),
 	}
 	if o.fenced {
 		keys = append(keys, record.TokenKey(key))

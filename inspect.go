@@ -202,7 +202,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 		record.PrefixName("relock_rwlock_writers", key),
 		record.TokenKey(key),
 		record.PermitsKey(key),
-		record.LineKey(key),
+		record.LineKey(key), record.WritersLineKey(key), record.WishesKey(key),
 	}
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
@@ -210,8 +210,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		channel, ofSemaphore := record.PrefixName("redisson_lock__channel", key), record.PrefixName("redisson_sc", key)
-		args := []any{record.SuffixName(key, ""), channel, ofSemaphore, c.publishVerb()}
+		args := []any{record.SuffixName(key, ""), record.PrefixName("redisson_lock__channel", key),
+			record.PrefixName("redisson_sc", key), record.PrefixName("redisson_rwlock", key), c.publishVerb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name
@@ -224,8 +224,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	answer := c.engine().AskLong(ctx, what)
 	if send.Forbidden(answer.Err) {
-		// The line is not an OptionalKey, because the Client would then do without the lines of all its locks.
-		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-1]), what.Keys[0])
+		// The lines are no OptionalKeys, because the Client would then do without the lines of all its locks.
+		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-3]), slices.Repeat(what.Keys[:1], 3)...)
 		answer = c.engine().AskLong(ctx, what)
 	}
 	if answer.Err != nil {

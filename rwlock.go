@@ -84,7 +84,7 @@ type WriteLock struct{ handle }
 // options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{key, record.PrefixName("relock_rwlock_writers", key), record.LineKey(key)}
+	keys := []string{key, record.PrefixName("relock_rwlock_writers", key), record.WritersLineKey(key)}
 	if o.fenced {
 		keys = append(keys, record.TokenKey(key))
 	}
@@ -181,11 +181,9 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does no
 
 func (l *readLock) Acquire(a contract.Attempt) call {
 	return call{
-		Script:   readAcquire,
-		Keys:     l.keys[:3],
-		Optional: optionalOfWrite,
-		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, l.announce, l.client.publishVerb()},
-			[]any{a.HoldCount, a.Counterpart}, 1, ""),
+		Script: readAcquire,
+		Keys:   l.keys[:2],
+		Args:   upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases}, []any{a.HoldCount, a.Counterpart}, 1, ""),
 	}
 }
 

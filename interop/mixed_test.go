@@ -146,7 +146,7 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 		defer gone.Close()
 		crashed := startLock(relock.ContextWithOwner(ctx), gone.NewFairLock(name))
 		testredis.Await(b, "it listens to the channel of its client, and Redis knows", soon, func() bool {
-			return b.rdb.HLen(ctx, "relock_line:{"+name+"}").Val() == 1
+			return b.rdb.HLen(ctx, "relock_line:{"+name+"}:wishes").Val() == 1
 		})
 		a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
 		b.queued(name, 2)

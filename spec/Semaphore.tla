@@ -23,17 +23,17 @@ answer, a cut connection, a process that learns of its grant too late, a
 process that crashes.
 
 Bounds, and the number of distinct states:
-  Semaphore         2 permits, 3 processes, a wait each, one fault   21,241
-  Semaphore-again   1 permit, 2 processes, 3 waits, no faults        10,458
-  Semaphore-java    2 permits, 2 processes and Java, one crash        6,854
-  Semaphore-set     3 processes; 2 permits become 1 or 3              8,124
+  Semaphore         2 permits, 3 processes, a wait each, one fault   12,793
+  Semaphore-again   1 permit, 2 processes, 3 waits, no faults         8,202
+  Semaphore-java    2 permits, 2 processes and Java, one crash        5,515
+  Semaphore-set     3 processes; 2 permits become 1 or 3              6,118
   Semaphore-try     1 permit, 2 processes, some waits are a TryLock
-                    that does not wait, a request that runs twice     1,417
-  Semaphore-wide    2 permits, 3 processes, one wide, one fault      266,191
+                    that does not wait, a request that runs twice     1,249
+  Semaphore-wide    2 permits, 3 processes, one wide, one fault      103,540
   Semaphore-widetry 2 permits, 3 processes, two of them wide, some
-                    waits are a TryLock that does not wait        15,896
+                    waits are a TryLock that does not wait        12,583
   Semaphore-wideset 3 processes, one of them wide; 2 permits become
-                    1, and 2 again                                   81,028
+                    1, and 2 again                                   30,961
 mistakes/Semaphore-NAME.cfg omits the precaution NAME (search for it below) and
 breaks one of the rules at the end:
   Agree      notIdempotent  a repeated request takes a second permit

@@ -32,8 +32,8 @@ Bounds.  Validity.cfg: three processes with one wait each; p3 needs a lease of
 1; P = 2, Lease = 3, Travel = 0.  Validity-again.cfg: two processes with two
 waits each, Travel = 1.  In both, at most two messages to a process and one
 answer in all are under way.  Time has no bound: View counts all times from
-now, and times too old to matter are the same.  Validity.cfg has about 41,000
-distinct states and Validity-again.cfg about 11,800; the symmetry makes the
+now, and times too old to matter are the same.  Validity.cfg has about 266,000
+distinct states and Validity-again.cfg about 48,000; the symmetry makes the
 last digits differ from run to run.
 
 Each mistakes/Validity-NAME.cfg seeds a mistake and names the rule that it

@@ -479,7 +479,7 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 
 	// asked are the secrets of the waiters: see internal/engine/line.go.
 	var asked []string
-	for client, place := range rdb.HGetAll(ctx, "relock_line:{"+name+"}").Val() {
+	for client, place := range rdb.HGetAll(ctx, "relock_line:{"+name+"}:places").Val() {
 		if words := strings.Fields(place); len(client) == 36 && len(words) > 5 {
 			asked = append(asked, words[4], words[5])
 		}

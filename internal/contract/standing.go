@@ -24,7 +24,7 @@ func (s Standing) IsEnqueued() bool { return s%positionUnit == enqueued }
 func (s Standing) Ahead() int { return int(s / positionUnit) }
 
 // LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not
-// use the line, as Redisson; or the line cannot be used, or has the place of this Client for the counterpart.
+// use the line, as Redisson; or the line cannot be used.
 func (s Standing) LegacyHolder() bool { return s%positionUnit == legacyHolder }
 
 // SubscriptionLost reports whether the server does not know the subscription to grants that the caller believes to

@@ -33,7 +33,13 @@ func NewLineBench(t *testing.T, addr string) *Bench {
 	return b
 }
 
-func (b *Bench) LineKey() string { return record.LineKey(b.LockName) }
+// LineKey returns the key of the line of the bench's lock: that of the writers, if there is one.
+func (b *Bench) LineKey() string {
+	if writers := record.WritersLineKey(b.LockName); b.Rdb.Exists(context.Background(), writers).Val() > 0 {
+		return writers
+	}
+	return record.LineKey(b.LockName)
+}
 
 func (b *Bench) ReleaseChannel() string {
 	return record.PrefixName("redisson_lock__channel", b.LockName)
@@ -52,9 +58,12 @@ type KeptPlace struct {
 }
 
 // Places returns the entries of the line, in order.
-func (b *Bench) Places() (all []KeptPlace) {
+func (b *Bench) Places() []KeptPlace { return b.PlacesIn(b.LineKey()) }
+
+// PlacesIn returns the entries of the line with this key, in order.
+func (b *Bench) PlacesIn(key string) (all []KeptPlace) {
 	b.Helper()
-	line, err := b.Rdb.HGetAll(context.Background(), b.LineKey()).Result()
+	line, err := b.Rdb.HGetAll(context.Background(), key).Result()
 	b.Must(err)
 	for number, client := range line {
 		n, err := strconv.Atoi(number)

@@ -8,12 +8,15 @@
 -- KEYS[6]  the token counter: a string.
 -- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
 --          available permits.
--- KEYS[8]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the user
---          may not read the line.
+-- KEYS[8]  the line of a plain lock or a semaphore, which is the wait queue in Redis: a hash, see line.lua; or the key
+--          of the lock again if the user may not read the line.
+-- KEYS[9]  that of a read/write lock: a hash.
+-- KEYS[10]  the wishes of a fair lock, as for KEYS[8]: a hash, see queue.lua.
 -- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
 -- ARGV[2]  the channel on which the release of a plain lock is announced.
 -- ARGV[3]  that of a semaphore.
--- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[4]  that of a read/write lock.
+-- ARGV[5]  the command that publishes: see announce.lua.
 -- Returns  {epoch ms, pttl, record, fair, waiters, number of waiters, known, token, available, permits}. record is
 --          {field, value, remaining lease in ms, ...}, fair is 1 if there is a queue of a fair lock, waiters are as in
 --          waiters.lua, known is 1 if all waiters that Redis knows are counted, permits is {member, score, ...}, and
@@ -27,8 +30,8 @@
 -- writes is refused: see record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local line_key = KEYS[8]
-local prefix, lock_channel, permit_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local line_key, writers_line, wishes = KEYS[8], KEYS[9], KEYS[10]
+local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local most_shown = 10000 -- as mostShown in inspect.go
 local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
@@ -131,8 +134,14 @@ end
 local fair = not mode and #queued + #ends + #beats > 0
 local waiters, n, known = {}, #queued, true
 if fair then
-    waiters = queue_waiters(queued, ends, beats, line_key, lock_channel, how)
+    waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n, known = line_waiters(line_key, lock, held, writing, lock_channel, how)
+    waiters, n, known = line_waiters(line_key, lock, held, {}, lock_channel, how)
+    local others, more, both = line_waiters(writers_line, lock, held, writing, rw_channel, how)
+    -- At most 5 times most_listed.
+    for i = 1, math.min(#others, 5 * most_listed - #waiters) do
+        waiters[#waiters + 1] = others[i]
+    end
+    n, known = n + more, known and both
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}

@@ -22,9 +22,9 @@ var storyCalls = map[string][2]string{
 	"tombstone_remove":  {"line", "field"},
 	"fair_acquire":      {fairKeys, "field lease wait beat turns how count waits asked whole"},
 	"fair_force":        {fairKeys, "wait beat turns how seen"},
-	"fair_rename":       {"lock queue timeouts heartbeats line", "from to lease until ends late wait"},
+	"fair_rename":       {"lock queue timeouts heartbeats wishes", "from to lease until ends late wait"},
 	"fair_release":      {fairKeys, "field wait beat turns how | left late rollback"},
-	"read_acquire":      {"lock writers line", "field lease prefix rwchannel how | count other"},
+	"read_acquire":      {"lock writers", "field lease prefix | count other"},
 	"read_release":      {rwKeys, "field prefix rwchannel how window | left late strict"},
 	"write_acquire":     {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
 	"write_release":     {rwKeys, "field prefix rwchannel how window | left late rollback other"},
@@ -44,14 +44,15 @@ var storyCalls = map[string][2]string{
 }
 
 const (
-	fairKeys = "lock queue timeouts heartbeats line token"
-	rwKeys   = "lock writers line token"
+	fairKeys = "lock queue timeouts heartbeats wishes token"
+	rwKeys   = "lock writers wline token"
 )
 
 // storyDefaults has what a story need not say. An empty argument is left out, except field and other.
 var storyDefaults = map[string]string{
 	"field": "",
-	"lock":  "lock", "line": "relock_line:{lock}", "token": "", "queue": "redisson_lock_queue:{lock}",
+	"lock":  "lock", "line": "relock_line:{lock}:places", "wline": "relock_line:{lock}:writers",
+	"wishes": "relock_line:{lock}:wishes", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
 	"writers": "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",
 	"channel": "redisson_lock__channel:{lock}", "rwchannel": "redisson_rwlock:{lock}",

@@ -35,7 +35,4 @@ if line and line.exists then
     end
 end
 announce(how, channel, '0')
-if line and line.exists then
-    announce_beside(channel, how)
-end
 return released

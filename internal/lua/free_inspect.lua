@@ -6,8 +6,7 @@
 --          are checked closely.
 -- ARGV[1]  the number of locks that are checked closely, which are the first ones: see record.lua.
 -- ARGV[2]  the client.
--- ARGV     behind these, for each lock that is checked closely: the fields with which the client waits, without :write,
---          with a space in front of and behind each field.
+-- ARGV     behind these, for each lock that is checked closely: the fields with which the client waits, with a space in front of and behind each field.
 -- Returns  {1, n, 0} for each such lock KEYS[n], one after the other.
 --
 -- Repeatable: it only reads.
@@ -17,18 +16,17 @@ local locks = #KEYS - closely
 
 -- Whether the client waits and is told when the lock is released: it has a place, and no holder belongs to a program
 -- that does not use the line. A client that did not use its grant in time has lost its place. A record that was granted
--- has no more fields than are read here. A place for the write lock does not count, because a writer polls by itself.
+-- has no more fields than are read here.
 local function is_told(lock, line, waiting)
     check_record(lock)
     -- At most 8.
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
         if field ~= 'mode' and
-            (not uses_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
+            (not uses_line(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
             return false
         end
     end
-    local place = redis.call('hget', line, client)
-    return place and not place:find(':write', 1, true) or false
+    return redis.call('hexists', line, client) == 1
 end
 
 local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks

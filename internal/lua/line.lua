@@ -1,7 +1,6 @@
 -- Prelude of the scripts of locks that pass from process to process: the line, which is the wait queue in Redis. It
 -- has the processes that wait, in order. The lock is a plain lock, or the write lock of a read/write lock, whose
--- fields end with :write. Two such locks of one name share a line, and each has its own channel: a place is granted
--- the lock that its client waits for, on the channel of that lock. For a semaphore, permit.lua replaces grant.lua.
+-- fields end with :write. Each has a line of its own. For a semaphore, permit.lua replaces grant.lua.
 -- The zset of the taken permits is the lock then, and the counter of the available ones stands for the token counter.
 -- A script grants one permit after the other.
 --
@@ -11,18 +10,15 @@
 --   <client>      the place: see parse_place
 --   shared        epoch ms at which a release last left the lock to everybody, or at which the line began
 --   over          tombstones: fields that never acquire the lock again, each with the epoch ms at which the tombstone
---                 expires; the latest one is the first. A line without places has this field alone, and the wishes
---                 of a fair lock: see idle.lua.
+--                 expires; the latest one is the first. A line without places has this field alone: see idle.lua.
 --                 tombstone_remove.lua removes a tombstone.
 --   kept          of a semaphore: the field and the request for which permits are kept, epoch ms since when, and, if
 --                 its client was told halfway, epoch ms at which it was: see keeps_for of passing.lua
---   beside        1 if callers without a place are subscribed, for a plain lock, to the channel of the other lock
--- and, for a fair lock, <field>: the wish of a waiter of the queue (see queue.lua).
 --
--- Rules: a client has one place. The place of a later wait replaces that of an earlier one. If a client has a place for
--- the plain lock, its wait for the write lock of the same name has none, and the other way round: such a caller is a
--- guest. A guest takes a free lock before all places, and is told that the lock is free once in each hand-off window,
--- as are all others that have no place. A place is granted the lock by a message, with a short lease, and leaves the
+-- Rules: a client has one place. The place of a later wait replaces that of an earlier one. Callers that have no place
+-- are told that the lock is free once in each hand-off window. Two locks of one name exclude each other by the record:
+-- who passes on a lock looks at it first. Their waiters find a lock that the other one has left free when they look at
+-- it. A place is granted the lock by a message, with a short lease, and leaves the
 -- line: a client that does not use its grant in time joins again at the end. If it has been late like this, its next
 -- grants have its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
 -- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
@@ -32,8 +28,8 @@
 --
 -- A script opens the line for the field of its caller, changes it in memory, and closes it. In memory are line.first,
 -- line.last, line.shared and line.over, in line.changes the fields to be written, and in line.mine the place of the
--- caller. Although the line is changed in memory, three functions write to Redis at once: leave and close_gaps, because
--- functions that run later look for numbers in Redis, and note_beside, whose script may not close the line.
+-- caller. Although the line is changed in memory, two functions write to Redis at once, leave and close_gaps, because
+-- functions that run later look for numbers in Redis.
 --
 -- This file stores the line: opening, closing, fields and places. places.lua has the order of the places, passing.lua
 -- passes the lock along them, and tombstones.lua has the fields that have ended.
@@ -45,9 +41,6 @@
 --          is deleted unless line.stays is set: the lock is held.
 -- For the files of the line:
 -- Defines  wait_number(field)             the number of the wait that a field belongs to.
--- Defines  of_writer(field)               whether a field is that of a write lock.
--- Defines  channel_of(channel, of_write)  the channel of the plain lock, or of the read/write lock, of the name whose
---          channel this is. The channel of a semaphore stays as it is.
 -- Defines  grants_to(channel, p)          the channel on which the client of a place is told of a grant.
 -- Defines  parse_place(text, client)      the place of a client.
 -- Defines  place_of(line, client)         the same, or nil.
@@ -76,14 +69,7 @@ local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 -- Redis stores a place as a text: number, delivery, lease of its grant in ms, fenced, number of its last request,
 -- field, since.
@@ -104,16 +90,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -149,15 +135,11 @@ local function set_life(line, life)
     end
 end
 
--- The tombstones stay, and so do the wishes of a fair lock, whose fields have a colon. So does beside while the lock is
--- held, with shared: its release has to look at the line.
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     -- At most most_fields.
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end

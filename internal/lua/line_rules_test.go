@@ -11,6 +11,7 @@ package lua_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -32,22 +33,23 @@ func TestLineFollowsItsRules(t *testing.T) {
 	lineRules.Play(t, locktest.Full(50, 600), b.play)
 }
 
-// A seenLine is the line between two requests.
+// A seenLine is a line between two requests.
 type seenLine struct {
+	key         string
 	waiting     []locktest.KeptPlace // in order
 	first, last int
 	over        string // the tombstones
 }
 
-func (b *twinBench) seesLine() seenLine {
+func (b *twinBench) seesLine(key string) seenLine {
 	w := b.twins[0]
 	var head struct {
 		First int    `redis:"first"`
 		Last  int    `redis:"last"`
 		Over  string `redis:"over"`
 	}
-	w.Must(w.Rdb.HMGet(b.Context(), w.LineKey(), "first", "last", "over").Scan(&head))
-	return seenLine{waiting: w.Places(), first: head.First, last: head.Last, over: head.Over}
+	w.Must(w.Rdb.HMGet(b.Context(), key, "first", "last", "over").Scan(&head))
+	return seenLine{key: key, waiting: w.PlacesIn(key), first: head.First, last: head.Last, over: head.Over}
 }
 
 // has reports whether the line has a place for a field.
@@ -55,9 +57,14 @@ func (s seenLine) has(field string) bool {
 	return slices.ContainsFunc(s.waiting, func(p locktest.KeptPlace) bool { return p.Field == field })
 }
 
-// followsTheRules checks the line after a request. before is what it was.
+// seesLines returns the lines of plain locks and of write locks.
+func (b *twinBench) seesLines() []seenLine {
+	return []seenLine{b.seesLine(record.LineKey(lockName)), b.seesLine(record.WritersLineKey(lockName))}
+}
+
+// followsTheRules checks a line after a request. before is what it was.
 func (b *twinBench) followsTheRules(c send.Call, name string, before seenLine, e effect) {
-	after := b.seesLine()
+	after := b.seesLine(before.key)
 	for _, p := range after.waiting {
 		require.True(b, after.first <= p.Number && p.Number <= after.last, "%+v is outside %d to %d: %s", p, after.first,
 			after.last, b)
@@ -84,7 +91,7 @@ func (b *twinBench) mayLeave(p locktest.KeptPlace, c send.Call, e effect) bool {
 
 // record returns all data but the line.
 func (b *twinBench) record() string {
-	isLine := func(row string) bool { return strings.HasPrefix(row, record.LineKey(lockName)) }
+	isLine := func(row string) bool { return strings.HasPrefix(row, "relock_line:") }
 	return strings.Join(slices.DeleteFunc(strings.Split(b.data, "\n"), isLine), "\n")
 }
 
@@ -107,16 +114,16 @@ func (b *twinBench) firstKnows(c send.Call, name string, line seenLine, e effect
 	}
 	at := slices.IndexFunc(line.waiting, func(p locktest.KeptPlace) bool { return b.hearsGrants(p) })
 	if at < 0 || !b.isFreeFor(line.waiting[at]) {
-		clear(b.told)
+		maps.DeleteFunc(b.told, func(of string, _ bool) bool { return strings.HasPrefix(of, line.key) })
 		return
 	}
 	for _, client := range b.clients {
 		if strings.Contains(e.told, ":"+client.ID()+" ") {
-			b.told[client.ID()] = true
+			b.told[line.key+client.ID()] = true
 		}
 	}
 	first := line.waiting[at]
-	require.True(b, first.Delivery == contract.Poll || b.told[first.Client], "%+v waits beside a free lock; told %s: %s",
+	require.True(b, first.Delivery == contract.Poll || b.told[line.key+first.Client], "%+v waits beside a free lock; told %s: %s",
 		first, e.told, b)
 }
 
@@ -138,7 +145,7 @@ func (b *twinBench) looksAtLine(c send.Call, name string, line seenLine, e effec
 	verb := name[strings.LastIndex(name, "_")+1:]
 	done := e.reply[0] == int64(1)
 	switch {
-	case !slices.Contains(c.Keys, record.LineKey(lockName)), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
+	case !slices.Contains(c.Keys, line.key), e.reply[0] == "error", strings.HasPrefix(name, "fair"):
 		return false
 	case name == "read_acquire", name == "semaphore_acquire" && done && e.reply[1] == int64(0):
 		return false

@@ -112,16 +112,15 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     if line and has_tombstone(line, field) then
         return {0, pttl, 0}
     end
-    local guest = waits and is_guest(line, field)
-    local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
+    local joins = line and waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not line or not uses_line(holder))}
     end
-    if line and line.exists and delivery ~= 'barge' and not guest then
+    if line and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then

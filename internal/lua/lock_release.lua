@@ -64,7 +64,7 @@ elseif ends and how ~= in_both_ways then
     -- For how many ms this process has kept the lock from others.
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
     if number and number == first and #number < 16 and #lease < 16 and delivery == 'push' and not own and
-        waiter:sub(-6) ~= ':write' and kept and kept >= 0 and kept < window and
+        kept and kept >= 0 and kept < window and
         (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0
@@ -98,21 +98,16 @@ end
 
 deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
-local heard, heard_beside, passed_on = 0, 0, 0
+local heard, passed_on = 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
     --[[preludes]]
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
-            if not had and redis.call('hget', lock, 'mode') == 'read' then
-                announce_beside(channel, how) -- readers may have waited behind this place
-            end
             line.stays = true
             return
         end
         heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', window, false) or 0
-        local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
-        heard_beside = had and heard == 0 and not to and announce_beside(channel, how) or 0
-        return to
+        return heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
     end)
 end
 if type(deleted) == 'table' then
@@ -120,6 +115,6 @@ if type(deleted) == 'table' then
 elseif not had then
     check_record(lock)
 elseif heard == 0 and passed_on ~= 1 then
-    heard = announce_release(how, channel, '0') + heard_beside
+    heard = announce_release(how, channel, '0')
 end
 return {had and 1 or -1, heard, passed_on}

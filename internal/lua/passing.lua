@@ -5,13 +5,6 @@
 -- which places stay. So a script closes the line after it has passed on the lock.
 --
 -- For scripts:
--- Defines  plain_waits(line, channel, how)               whether one of the first places is that of a plain lock and
---          may be granted.
--- Defines  note_beside(line, channel, how)               makes the next release of the plain lock look at the line,
---          if anybody is subscribed to channel, which is that of the other lock of the name, and has no place. It
---          writes at once, because its script may not close the line.
--- Defines  announce_beside(channel, how)                 publishes on the channel of the other lock of the name that
---          the lock is free; returns how many of those that received it are subscribed to this channel.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
 --          was granted it, or nil. Of a semaphore it grants permits to one place after the other, and returns the last
 --          one. If that is asker, the script must acquire the lock for it, and no message is sent. The record is
@@ -155,43 +148,6 @@ local function passed(line, to)
     return line and line.mute and 2 or 0
 end
 
--- Places that poll do not count: one of them may belong to a process that has died, which would go unnoticed for
--- minutes.
-local function plain_waits(line, channel, how)
-    -- At most near_head.
-    for _, _, p in places_of(line, line.first + near_head - 1) do
-        if p and not of_writer(p.field) and p.delivery == 'push' and
-            is_reachable(p, channel, how) then
-            return true
-        end
-    end
-    return false
-end
-
--- The release of a plain lock whose line does not exist takes a short cut, which publishes on its own channel only. If
--- the key of the line exists, it runs the whole script. A line whose places may all leave before that needs the note,
--- too: see clear_line.
-local function note_beside(line, channel, how)
-    if line.beside or (listeners(channel, how) or 0) == 0 then
-        return
-    end
-    line.beside = '1'
-    local now = ms(now_ms())
-    -- If Redis has no memory left, the caller notices the release when it asks again.
-    redis.pcall('hset', line.key, 'beside', 1)
-    if not line.exists then
-        redis.pcall('hset', line.key, 'shared', now)
-        set_life(line, tombstone_life)
-    end
-end
-
--- Every message wakes all clients of this package. Both locks of Redisson know the message '0'.
-local function announce_beside(channel, how)
-    local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    local known = other ~= channel and listeners(other, how) or 0
-    return known > 0 and math.min(announce(how, other, '0'), known) or 0
-end
-
 -- The number of subscribers is not known if a replica may have some, or if the user may not ask. A hand-off window that
 -- began in the future has ended: the clock was set back, or another server has taken over.
 local function release_to_all(line, channel, how, message, window, always)
@@ -200,16 +156,15 @@ local function release_to_all(line, channel, how, message, window, always)
     if not due and not always then
         return 0
     end
-    local known, beside = listeners(channel, how), 0
+    local known = listeners(channel, how)
     if due then
         set_field(line, 'shared', ms(now))
-        beside = announce_beside(channel, how)
-        if known == 0 and beside == 0 then
+        if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
         end
     end
-    if known == 0 and beside == 0 then
+    if known == 0 then
         return 0
     end
     local _, may = announce(how, channel, message)
@@ -229,7 +184,7 @@ local function release_to_all(line, channel, how, message, window, always)
         end
         line.first = number + 1
     end
-    return math.max((known or 1) + beside, 1)
+    return known or 1
 end
 
 local function try(step)

@@ -8,8 +8,6 @@
 -- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one. It may write at
 --          once: see close_gaps.
 -- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
--- Defines  is_guest(line, field)                 whether the client of field has a place for the other lock of this
---          name.
 -- Defines  leave(line, field)                    removes the place of a wait. It writes at once, because pass_on looks
 --          for numbers in Redis.
 -- Defines  leave_held(line, field, ...)        the same, of a lock that the script has just acquired, and closes the
@@ -55,12 +53,7 @@ local function close_gaps(line)
     line.last = line.first + #places - 1
 end
 
-local function is_guest(line, field)
-    local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) or false
-end
-
--- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest.
+-- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock.
 local function join(line, field, wish)
     close_gaps(line)
     local before = line.mine

@@ -8,8 +8,7 @@
 --                 which a script last looked for dead waiters
 --   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}, and
 --                 'over' -> fields that never wait or acquire the lock again, each with the epoch ms at which the
---                 tombstone expires. It is the key of the line, the wait queue in Redis of the other lock types (see
---                 line.lua); or the key of the lock if the line cannot be used
+--                 tombstone expires; or the key of the lock if that key cannot be used
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then decides whether the waiter is alive, wherever in the queue it is. Java reads timeouts
@@ -117,9 +116,8 @@ local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 -- more are in front of it, and may be late by as much: see nextPoll of internal/engine.
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
--- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. The key may
--- be that of a line, which has a longer lease. A lease longer than that of a line was set before the clock was set
--- back.
+-- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. A lease longer
+-- than queue_life was set before the clock was set back.
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return
@@ -149,7 +147,7 @@ local function count_wishes(q)
     end
     -- At most most_waiters, twice.
     for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
-        if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
+        if field ~= 'over' and not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
     end
@@ -287,11 +285,10 @@ local function wake(q, waiter)
     end
 end
 
--- A waiter with a wish belongs to a version of relock that grants. The line of a plain lock of this name has the field
--- last.
+-- A waiter with a wish belongs to a version of relock that grants.
 local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
+    if not wishes or holder and not uses_line(holder) then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)

@@ -2,19 +2,15 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a lease.
--- ARGV[4]  the channel on which a release is announced.
--- ARGV[5]  the command that publishes: see announce.lua.
--- ARGV[6]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
--- ARGV[7]  the field of the caller's write hold, without its :write; the default is ''.
+-- ARGV[4]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
+-- ARGV[5]  the field of the caller's write hold, without its :write; the default is ''.
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} there is no hold to re-enter.
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A reader joins other readers unless a writer waits, or a process waits in the line for the plain lock of this name.
+-- A reader joins other readers unless a writer waits.
 -- It also joins the write hold of its own owner.
 -- A hash that no lock writes is refused and never joined: see record.lua.
 
@@ -22,7 +18,7 @@
 -- The lock is free, there are no waiters, and this request is not late: see is_buried_reader. After an error the code
 -- below runs, and reports it.
 local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
-if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
+if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -36,29 +32,16 @@ end
 --[[end]]
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, prefix, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local hold_count, write_field = ARGV[6] or '1', (ARGV[7] or '') .. ':write'
+local field, lease, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local hold_count, write_field = ARGV[4] or '1', (ARGV[5] or '') .. ':write'
 
 local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0
-local plain = not mode and not free -- a plain lock of this name is held
-if plain then
+if not mode and not free then -- a plain lock of this name is held
     check_record(lock)
-end
-local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
-local plain_next = false
-if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
-    --[[preludes]]
-    local line = open_line(lock, KEYS[3], field)
-    if plain then
-        note_beside(line, channel, how)
-    else
-        plain_next = plain_waits(line, channel, how)
-    end
-end
-if plain then
     return {0, redis.call('pttl', lock), 0}
 end
+local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
@@ -80,8 +63,6 @@ if free or joins then
         local wait = last[2] and tonumber(last[2]) - now or 0
         if wait > 0 then
             return {0, math.max(1, wait), 0}
-        elseif plain_next then
-            return {0, redis.call('pttl', lock), 0}
         end
     elseif redis.call('hexists', lock, write_field) == 0 then
         return {0, redis.call('pttl', lock), 0}

@@ -90,7 +90,7 @@ if living == 0 then
         try(function() close_line(line) end)
     end
     if heard == 0 and not to then
-        heard = announce_release(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '0')
     end
     return {1, heard, to and 1 or 0}
 end

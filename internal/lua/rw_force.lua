@@ -77,9 +77,6 @@ if kept == 0 then
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
     if heard == 0 and not to then
         announce(how, channel, message)
-        if line and line.exists then
-            announce_beside(channel, how)
-        end
     end
 elseif leaves_readers then
     redis.call('hset', lock, 'mode', 'read')

@@ -434,7 +434,7 @@ func (r *rwRun) data() (all []string) {
 		left, err := strconv.ParseInt(pttl, 10, 64)
 		r.Must(err)
 		switch {
-		case key == record.LineKey(r.LockName):
+		case key == record.WritersLineKey(r.LockName):
 			for _, value := range strings.Split(values, ", ") {
 				field, value, _ := strings.Cut(value, "=")
 				switch words := strings.Fields(value); {
@@ -448,7 +448,7 @@ func (r *rwRun) data() (all []string) {
 					all = append(all, "place "+words[5])
 				}
 			}
-			for i, p := range r.Places() {
+			for i, p := range r.PlacesIn(key) {
 				all = append(all, fmt.Sprint("in line ", i, " ", p.Field))
 			}
 		case kind == "string":

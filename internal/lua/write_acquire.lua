@@ -141,13 +141,12 @@ if not mine then
             return {-2, 0, 0}
         end
     end
-    local guest = waits and is_guest(line, write_field)
-    local joins = line and waits and not guest and (not free or line.exists)
+    local joins = line and waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and delivery ~= 'barge' and not guest then
+    if free and line and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -163,13 +162,10 @@ if not mine then
             line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
         end
-        if plain and line and not joined then
-            note_beside(line, channel, how)
-        end
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local legacy = delivery ~= 'barge' and (not line or guest or has_legacy_holder())
+        local legacy = delivery ~= 'barge' and (not line or has_legacy_holder())
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end

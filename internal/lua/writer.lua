@@ -71,7 +71,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
         error(found, 0)
     end
     if had and free and heard == 0 and not to then
-        heard = announce_release(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
+        heard = announce_release(how, channel, '1')
     end
     return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
 end

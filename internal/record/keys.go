@@ -29,13 +29,22 @@ func PermitsKey(name string) string { return SuffixName(name, "timeout") }
 // TokenKey returns the key of the fencing counter of a lock.
 func TokenKey(name string) string { return PrefixName("redisson_lock_token", name) }
 
-// LineKey returns the key of the wait queue of a lock. PrefixName would derive the same key for the locks "x" and
-// "{x}", and an entry in a wait queue does not contain the name of the lock that it is for.
-func LineKey(name string) string {
+// LineKey returns the key of the wait queue of a plain lock or a semaphore.
+func LineKey(name string) string { return lineKey(name, "places") }
+
+// WritersLineKey returns the key of the wait queue of a write lock.
+func WritersLineKey(name string) string { return lineKey(name, "writers") }
+
+// WishesKey returns the key of what the waiters of a fair lock want.
+func WishesKey(name string) string { return lineKey(name, "wishes") }
+
+// lineKey derives other keys for the locks "x" and "{x}", as PrefixName does not, because an entry in a wait queue does
+// not contain the name of the lock that it is for.
+func lineKey(name, what string) string {
 	if strings.Contains(name, "{") {
-		return "relock_line:" + name + ":"
+		return "relock_line:" + name + "::" + what
 	}
-	return PrefixName("relock_line", name)
+	return PrefixName("relock_line", name) + ":" + what
 }
 
 // LabelKey returns the key of the label of a Client.

@@ -29,7 +29,7 @@ local function list(t) return #t > 0 and t or nil end
 
 local function state()
     return {record = list(server.call('hgetall', lock)), expires = server.call('pexpiretime', lock),
-        line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}'))}
+        line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}:places'))}
 end
 
 -- The caller, and the clients with a place, if they are subscribed to their channel.

@@ -121,7 +121,7 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	l := b.Client().NewFairLock(b.LockName)
 	b.Must(l.Lock(ctx))
 	got := b.StartWaiter(b.Client(WithPollInterval(time.Hour)).NewFairLock(b.LockName))
-	line := record.LineKey(b.LockName)
+	line := record.WishesKey(b.LockName)
 	testredis.Await(
 		b,
 		"the waiter can be granted the lock",

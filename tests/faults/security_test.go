@@ -259,8 +259,8 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 			// Its release takes one waiter out of the queue, and moves the other one up.
 			if _, queues := mine.(*FairLock); queues {
 				testredis.Await(u, "both can be granted the lock", locktest.ClusterSoon, func() bool {
-					n, _ := inside.Of(u.other).Redis.HLen(ctx, record.LineKey(name)).Result()
-					if inside.Of(u.other).Redis.HExists(ctx, record.LineKey(name), "over").Val() { // the tombstones are no wish
+					n, _ := inside.Of(u.other).Redis.HLen(ctx, record.WishesKey(name)).Result()
+					if inside.Of(u.other).Redis.HExists(ctx, record.WishesKey(name), "over").Val() { // the tombstones are no wish
 						n--
 					}
 					return n == 2 || len(got) > 0 || len(last) > 0

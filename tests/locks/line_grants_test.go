@@ -301,7 +301,9 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 			waits := lock(b.Client(), names[0])
 			got := make(chan error, 1)
 			go func() { got <- waits.Do(ctx, func(context.Context) error { return nil }) }()
-			testredis.Await(t, "it waits", locktest.Soon, func() bool { return b.Rdb.Exists(ctx, record.LineKey(names[0])).Val() == 1 })
+			testredis.Await(t, "it waits", locktest.Soon, func() bool {
+				return b.Rdb.Exists(ctx, record.LineKey(names[0]), record.WritersLineKey(names[0]), record.WishesKey(names[0])).Val() == 1
+			})
 			before := b.Rdb.HKeys(ctx, names[0]).Val()
 			b.Must(released.Unlock(ctx))
 			assert.Zero(t, b.Rdb.Exists(ctx, names[1]).Val(), "%s: the record of %s is there", kind, names[1])

@@ -2,7 +2,8 @@ package locks
 
 // A plain lock and a read/write lock of the same name.
 //
-// Rules: they exclude each other, and the waiters of one find the lock that the other one has left free.
+// Rules: they exclude each other, and each has a line of its own. A lock that one of them has left free is found by the
+// waiters of the other one within the poll interval.
 
 import (
 	"context"

@@ -22,6 +22,7 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -49,13 +50,13 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 		b.Must(other.NewLock(name(1)).Lock(ctx))
 		got := b.StartWaiter(owner, l)
 		testredis.Await(b, "it waits for the second one in its line", locktest.Soon, func() bool {
-			return b.Rdb.Exists(ctx, "relock_line:{"+name(1)+"}").Val() == 1
+			return b.Rdb.Exists(ctx, record.LineKey(name(1))).Val() == 1
 		})
 		b.Tries(other.NewLock(name(0)), false) // is kept
 		triesFor(b, ctx, other.NewLock(name(2)), locktest.Soon, true)
 		b.Must(other.NewLock(name(1)).Unlock(ctx))
 		testredis.Await(b, "it waits for the third one in its line", locktest.Soon, func() bool {
-			return b.Rdb.Exists(ctx, "relock_line:{"+name(2)+"}").Val() == 1
+			return b.Rdb.Exists(ctx, record.LineKey(name(2))).Val() == 1
 		})
 		b.Tries(other.NewLock(name(1)), false)
 		b.Must(other.NewLock(name(2)).Unlock(ctx))

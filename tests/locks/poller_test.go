@@ -45,7 +45,7 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 			waiters = append(waiters, got)
 		}
 		testredis.Await(t, "all stand in the line", locktest.Soon, func() bool {
-			return b.Rdb.HGet(ctx, "relock_line:{"+b.LockName+"}", "last").Val() == "3"
+			return b.Rdb.HGet(ctx, b.LineKey(), "last").Val() == "3"
 		})
 		start := time.Now()
 		b.Must(b.Rdb.Del(ctx, b.LockName).Err())

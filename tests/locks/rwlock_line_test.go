@@ -33,7 +33,7 @@ func newRWLineBench(t *testing.T) *lineBench {
 	for _, script := range locktest.AllScripts() {
 		b.Must(b.Rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
 	}
-	return &lineBench{Bench: b, line: record.LineKey(b.LockName), releases: record.PrefixName("redisson_rwlock", b.LockName)}
+	return &lineBench{Bench: b, line: record.WritersLineKey(b.LockName), releases: record.PrefixName("redisson_rwlock", b.LockName)}
 }
 
 func (b *lineBench) rw(opts ...LockOption) *RWLock {

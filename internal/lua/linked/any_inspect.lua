@@ -138,14 +138,7 @@ local most_numbers = 1e15 -- adding 1 to much larger numbers does not change the
 local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
     local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
@@ -161,16 +154,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -335,8 +328,8 @@ end
 return answer(function()
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local line_key = KEYS[8]
-local prefix, lock_channel, permit_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local line_key, writers_line, wishes = KEYS[8], KEYS[9], KEYS[10]
+local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local most_shown = 10000 -- as mostShown in inspect.go
 local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
@@ -431,10 +424,15 @@ end
 local fair = not mode and #queued + #ends + #beats > 0
 local waiters, n, known = {}, #queued, true
 if fair then
-    waiters = queue_waiters(queued, ends, beats, line_key, lock_channel, how)
+    waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n, known = line_waiters(line_key, lock, held, writing, lock_channel, how)
+    waiters, n, known = line_waiters(line_key, lock, held, {}, lock_channel, how)
+    local others, more, both = line_waiters(writers_line, lock, held, writing, rw_channel, how)
+    for i = 1, math.min(#others, 5 * most_listed - #waiters) do
+        waiters[#waiters + 1] = others[i]
+    end
+    n, known = n + more, known and both
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}
 
-end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'hash'})
+end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'hash', 'hash', 'hash'})

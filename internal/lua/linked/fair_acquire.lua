@@ -339,7 +339,7 @@ local function count_wishes(q)
         return wishes
     end
     for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
-        if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
+        if field ~= 'over' and not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
     end
@@ -467,7 +467,7 @@ end
 
 local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
+    if not wishes or holder and not uses_line(holder) then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)

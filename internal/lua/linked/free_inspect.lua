@@ -96,12 +96,11 @@ local function is_told(lock, line, waiting)
     check_record(lock)
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
         if field ~= 'mode' and
-            (not uses_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
+            (not uses_line(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
             return false
         end
     end
-    local place = redis.call('hget', line, client)
-    return place and not place:find(':write', 1, true) or false
+    return redis.call('hexists', line, client) == 1
 end
 
 local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks

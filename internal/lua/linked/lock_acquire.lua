@@ -4,10 +4,9 @@ local token, following
 
 if there == 1 then -- the line, if the lock is free
 local function is_idle_for(key, field)
-    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
+    local head = redis.pcall('hmget', key, 'over', 'first')
     local over = head[1]
-    return over and not head[2] and not head[3] and
-        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
     there = is_idle_for(KEYS[2], ARGV[1]) and 0 or there
 end
@@ -254,10 +253,9 @@ local function draw_token(counter, most)
     error(following, 0)
 end
 local function is_idle_for(key, field)
-    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
+    local head = redis.pcall('hmget', key, 'over', 'first')
     local over = head[1]
-    return over and not head[2] and not head[3] and
-        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 return answer(function()
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
@@ -401,14 +399,7 @@ local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
     local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
@@ -424,16 +415,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -466,11 +457,9 @@ local function set_life(line, life)
 end
 
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end
@@ -593,11 +582,6 @@ local function close_gaps(line)
         end
     end
     line.last = line.first + #places - 1
-end
-
-local function is_guest(line, field)
-    local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) or false
 end
 
 local function join(line, field, wish)
@@ -773,16 +757,15 @@ end
     if line and has_tombstone(line, field) then
         return {0, pttl, 0}
     end
-    local guest = waits and is_guest(line, field)
-    local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
+    local joins = line and waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not line or not uses_line(holder))}
     end
-    if line and line.exists and delivery ~= 'barge' and not guest then
+    if line and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then

@@ -205,10 +205,9 @@ local function drop_expired(free, taken, now)
     return expired
 end
 local function is_idle_for(key, field)
-    local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
+    local head = redis.pcall('hmget', key, 'over', 'first')
     local over = head[1]
-    return over and not head[2] and not head[3] and
-        not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
+    return over and not head[2] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
 end
 return answer(function()
 
@@ -377,14 +376,7 @@ local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
     local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
@@ -400,16 +392,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -442,11 +434,9 @@ local function set_life(line, life)
 end
 
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end

@@ -27,8 +27,6 @@ local function refuse(key, what)
     error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
 end
 
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
-
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -316,14 +314,7 @@ local longest_line = 25000 -- numbers that a script iterates over; older version
 local most_fields = 100000 -- that a script deletes with the last place; any others expire
 local most_over = 100000 -- bytes of the tombstones
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
     local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
@@ -339,16 +330,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -381,11 +372,9 @@ local function set_life(line, life)
 end
 
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end
@@ -603,28 +592,21 @@ local function passed(line, to)
     return line and line.mute and 2 or 0
 end
 
-local function announce_beside(channel, how)
-    local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
-    local known = other ~= channel and listeners(other, how) or 0
-    return known > 0 and math.min(announce(how, other, '0'), known) or 0
-end
-
 local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
     local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
-    local known, beside = listeners(channel, how), 0
+    local known = listeners(channel, how)
     if due then
         set_field(line, 'shared', ms(now))
-        beside = announce_beside(channel, how)
-        if known == 0 and beside == 0 then
+        if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
         end
     end
-    if known == 0 and beside == 0 then
+    if known == 0 then
         return 0
     end
     local _, may = announce(how, channel, message)
@@ -643,7 +625,7 @@ local function release_to_all(line, channel, how, message, window, always)
         end
         line.first = number + 1
     end
-    return math.max((known or 1) + beside, 1)
+    return known or 1
 end
 
 local function try(step)

@@ -13,8 +13,6 @@ local function is_hold(field, value)
         #value < 10 and value:match('^[1-9]%d*$')
 end
 
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
-
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -134,16 +132,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -176,11 +174,9 @@ local function set_life(line, life)
 end
 
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end

@@ -147,8 +147,6 @@ local function begin_lease(lock, lease, ...)
     end
 end
 
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
-
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -351,14 +349,7 @@ local most_over = 100000 -- bytes of the tombstones
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
-local function of_writer(field) return field:sub(-6) == ':write' end
-
-local function channel_of(channel, of_write)
-    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
-    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
-end
-
-local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
     local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
@@ -374,16 +365,16 @@ local function open_line(lock, key, field)
         return nil
     end
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client, 'beside')
+    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[4] or '') > most_over then
         refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, lock = lock, beside = head[6],
-        exists = head[1] or head[6], -- the line has more than tombstones
-        any = head[1] or head[4] or head[6],
+        key = key, lock = lock,
+        exists = head[1], -- the line has more than tombstones
+        any = head[1] or head[4],
         first = first, last = last, shared = shared,
         over = head[4], mine = head[5] and parse_place(head[5], client),
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
@@ -416,11 +407,9 @@ local function set_life(line, life)
 end
 
 local function clear_line(line)
-    local beside = line.beside and may_exist(line.lock)
-    local stays = {over = line.over, beside = beside, shared = beside}
     local gone = {}
     for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if not field:find(':', 1, true) and not stays[field] then
+        if field ~= 'over' or not line.over then
             gone[#gone + 1] = field
         end
     end
@@ -543,11 +532,6 @@ local function close_gaps(line)
         end
     end
     line.last = line.first + #places - 1
-end
-
-local function is_guest(line, field)
-    local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) or false
 end
 
 local function join(line, field, wish)
@@ -712,19 +696,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     end
     close_up(line, stay, next_number)
     return to
-end
-
-local function note_beside(line, channel, how)
-    if line.beside or (listeners(channel, how) or 0) == 0 then
-        return
-    end
-    line.beside = '1'
-    local now = ms(now_ms())
-    redis.pcall('hset', line.key, 'beside', 1)
-    if not line.exists then
-        redis.pcall('hset', line.key, 'shared', now)
-        set_life(line, tombstone_life)
-    end
 end
 
 local farthest_beat = 6000
@@ -910,13 +881,12 @@ if not mine then
             return {-2, 0, 0}
         end
     end
-    local guest = waits and is_guest(line, write_field)
-    local joins = line and waits and not guest and (not free or line.exists)
+    local joins = line and waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and delivery ~= 'barge' and not guest then
+    if free and line and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -932,13 +902,10 @@ if not mine then
             line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
         end
-        if plain and line and not joined then
-            note_beside(line, channel, how)
-        end
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local legacy = delivery ~= 'barge' and (not line or guest or has_legacy_holder())
+        local legacy = delivery ~= 'barge' and (not line or has_legacy_holder())
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end

@@ -102,12 +102,12 @@ var Scripts = []Mistake{
 	{
 		Name:    "barge",
 		Omits:   "A request that finds the lock free lets the line go first.",
-		Changes: []Change{{"line.exists and delivery ~= 'barge' and not guest then", "line.exists and false then"}},
+		Changes: []Change{{"line.exists and delivery ~= 'barge' then", "line.exists and false then"}},
 	},
 	{
 		Name:    "newsLost",
 		Omits:   "A release that has freed nothing still passes on a lock that it finds free.",
-		Changes: []Change{{"local to = heard == 0 and pass_on", "local to = had and heard == 0 and pass_on"}},
+		Changes: []Change{{"return heard == 0 and pass_on(", "return had and heard == 0 and pass_on("}},
 	},
 	{
 		Name:  "uncounted",
