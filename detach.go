@@ -79,7 +79,7 @@ func fitsTicket(t ticket.Ticket) error {
 }
 
 // longestID is how many bytes the holder ID of a detached hold has at most: see engine.DetachedPermits.
-const longestID = len("00000000-0000-0000-0000-000000000000:0:0123456789012345+1000")
+const longestID = len("00000000-0000-0000-0000-000000000000:0:123456789012345+1000")
 
 // Attach returns the hold that was detached with [Hold.Detach], under a new owner: its lease is renewed automatically
 // until Release, as if the lock had been acquired here. It need not be the Client, or the process, that has detached

@@ -116,8 +116,8 @@
 // A caller that has had no answer yet is told of such a refusal at once.
 //
 // While a slot of a Cluster moves, Redis answers TRYAGAIN to requests with several keys, so that locks that need
-// several keys can be neither acquired nor released until it has moved. A Lock needs only one key, and works meanwhile
-// without its wait queue. A Lock with [Fenced] can only be released meanwhile.
+// several keys can be neither acquired nor released until it has moved. A Lock is acquired and released with one key
+// meanwhile, without its wait queue, and one with [Fenced] is released. No lock can be released by force.
 //
 // # Errors
 //

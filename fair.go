@@ -25,9 +25,6 @@ var (
 	fairForce   = record.Script("fair_force")
 )
 
-// optionalOfFair is the key of what waiters ask for. Without it the first waiter is notified, and asks.
-var optionalOfFair = []send.OptionalKey{{Key: 4}}
-
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
 // they are in.
 //
@@ -144,7 +141,7 @@ func (l *fairLock) leave(r contract.Release, undo bool) call {
 
 func (l *fairLock) Rename(r contract.Rename) call {
 	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:5], Optional: optionalOfFair, Args: args}
+	return call{Script: fairRename, Keys: l.keys[:5], Args: args}
 }
 
 func (l *fairLock) Force(seen ...string) call {
@@ -153,7 +150,7 @@ func (l *fairLock) Force(seen ...string) call {
 }
 
 func (l *fairLock) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Words: l.words, Optional: optionalOfFair, Args: args}
+	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

@@ -267,15 +267,15 @@ func (p *tape) records() any {
 		list(func() []any {
 			return append(score(), score()[1], []string{"", "1795263771", p.text()}[p.pick(3)], int64(p.pick(3)-1))
 		}),
-		int64(p.pick(4)), int64(p.pick(2)),
+		int64(p.pick(4)),
 		[]string{"", "1795263771220007", value()}[p.pick(3)],
 		"", []any{},
 	}
 	if p.pick(4) == 3 { // a semaphore
-		answer[8], answer[9] = []string{"0", "7", "-2", value()}[p.pick(4)], list(score)
+		answer[7], answer[8] = []string{"0", "7", "-2", value()}[p.pick(4)], list(score)
 	}
 	if p.pick(8) == 7 {
-		answer[p.pick(10)] = p.value(3)
+		answer[p.pick(9)] = p.value(3)
 	}
 	return answer
 }
@@ -557,7 +557,6 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		int64(1),
 		list("f", "1.5e3", "0", "", int64(-1), "g", "-inf", "9e15", "99999999999999999", int64(1)),
 		int64(3),
-		int64(1),
 		"",
 		"",
 		list("f", "1.5e3"),
@@ -576,7 +575,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.Equal(t, 9999, g.Since.UTC().Year())
 	assert.Equal(t, ReachableYes, g.Reachable)
 	assert.EqualValues(t, 1500, r.permits["f"])
-	for _, bad := range []any{nil, int64(1), "", list(), good[:9]} {
+	for _, bad := range []any{nil, int64(1), "", list(), good[:8]} {
 		_, err := parseRecords(bad)
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
@@ -594,18 +593,18 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 func TestContenderReadsAnyField(t *testing.T) {
 	const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
 	for field, want := range map[string]Contender{
-		client + ":7:1":     {Client: client, Owner: "goroutine 7"},
-		client + ":-7:12":   {Client: client, Owner: "owner 7"},
-		client + ":-7:01+2": {Client: client, Owner: "owner 7"},
-		client + ":42":      {Client: client, Owner: "thread 42"},
-		client + ":42:tx9":  {Client: client, Owner: "thread 42"},
-		client:              {Owner: client},
-		client + ":":        {Owner: client + ":"},
-		client + ":x":       {Owner: client + ":x"},
-		client + "7:7":      {Owner: client + "7:7"},
-		"{" + client + "}":  {Owner: "{" + client + "}"},
-		"somebody":          {Owner: "somebody"},
-		"":                  {},
+		client + ":7:1":    {Client: client, Owner: "goroutine 7"},
+		client + ":-7:12":  {Client: client, Owner: "owner 7"},
+		client + ":-7:1+2": {Client: client, Owner: "owner 7"},
+		client + ":42":     {Client: client, Owner: "thread 42"},
+		client + ":42:tx9": {Client: client, Owner: "thread 42"},
+		client:             {Owner: client},
+		client + ":":       {Owner: client + ":"},
+		client + ":x":      {Owner: client + ":x"},
+		client + "7:7":     {Owner: client + "7:7"},
+		"{" + client + "}": {Owner: "{" + client + "}"},
+		"somebody":         {Owner: "somebody"},
+		"":                 {},
 	} {
 		want.Field = field
 		assert.Equal(t, want, contender(field), field)

@@ -3,9 +3,7 @@ package relock
 // Inspect returns what Redis knows of a lock: who holds it, and who waits for it. It is for operators and tests.
 //
 // Rules: Inspect only reads, in one request, so its result was true at one moment. It reports the contents of the
-// record and guesses nothing. A record that no lock writes is an error, and not a lock without holders. If Redis does
-// not let the user read the wait queue, Inspect sends a second request without it, and the locks of the Client do not
-// learn of the refusal: they go on using their wait queues until one of their own requests is refused. The number by
+// record and guesses nothing. A record that no lock writes is an error, and not a lock without holders. The number by
 // which a waiter is granted the lock is not in the result.
 
 import (
@@ -61,7 +59,7 @@ type Inspection struct {
 	// for all goroutines of its Client that wait for the lock. Behind them are, in no particular order, the writers
 	// without a position in the queue, such as readers that wait for the write lock. Callers that have no position are
 	// not listed, because Redis does not know them: waiting readers, Java services except in the queue of a fair lock,
-	// a RedLock, and processes that may not use the queue.
+	// and a RedLock.
 	Waiters []Waiter
 	// Waiting is the number of waiters, including those that are Gone. It is greater than the number of Waiters if
 	// there are more than 1,000. It does not exceed 20,000 for a fair lock.
@@ -70,9 +68,9 @@ type Inspection struct {
 	// So Waiting-Gone waiters are left. A release passes over those that are gone, and removes them if they are in
 	// front of the waiter that gets the lock. Until then they stay in the queue, as long as others wait.
 	Gone int
-	// QueueUnknown reports whether Redis does not let the user of this Client read the wait queue. Waiters and Waiting
-	// then have only the writers that Redis knows apart from the queue. It is never set for a fair lock that has
-	// waiters, whose queue is Redisson's; some of its waiters then have no Since.
+	// QueueUnknown is always false.
+	//
+	// Deprecated: if Redis does not let the user of this Client read the wait queue, Inspect returns the error.
 	QueueUnknown bool
 	// More reports whether there are more than 10,000 holders, or permits that are held, which is the most that Holders
 	// has, or more waiters than Waiters has.
@@ -189,9 +187,7 @@ const (
 // 1,000 waiters are returned: see [Inspection.More].
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
-// after Close. The Redis user needs permission for GET and for the keys in docs/security.md. Without permission for
-// those of the wait queues, or for HMGET, Inspect sends its request again without the queue: see
-// [Inspection.QueueUnknown].
+// after Close. The Redis user needs permission for GET and for the keys in docs/security.md.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	key := c.key(name)
 	keys := []string{
@@ -223,11 +219,6 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	answer := c.engine().AskLong(ctx, what)
-	if send.Forbidden(answer.Err) {
-		// The lines are no OptionalKeys, because the Client would then do without the lines of all its locks.
-		what.Keys = append(slices.Clone(what.Keys[:len(what.Keys)-3]), slices.Repeat(what.Keys[:1], 3)...)
-		answer = c.engine().AskLong(ctx, what)
-	}
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
@@ -255,7 +246,6 @@ type lockRecords struct {
 	fair    bool // there is a queue of a fair lock
 	waiters []Waiter
 	waiting int64 // how many waiters there are
-	known   bool  // the line could be read
 	token   string
 	free    string           // the free permits of a semaphore; "" if the lock is none
 	permits map[string]int64 // the permits of the semaphore that are held
@@ -270,7 +260,7 @@ type entry struct {
 func (r *lockRecords) inspection() (Inspection, error) {
 	i := Inspection{
 		At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl),
-		Waiters: r.waiters, Waiting: int(r.waiting), QueueUnknown: !r.known, More: r.waiting > int64(len(r.waiters)),
+		Waiters: r.waiters, Waiting: int(r.waiting), More: r.waiting > int64(len(r.waiters)),
 	}
 	for _, w := range r.waiters {
 		if w.Reachable == ReachableNo {
@@ -535,15 +525,15 @@ func epochTime(ms int64) time.Time {
 // parseRecords reads the reply of internal/lua/any_inspect.lua.
 func parseRecords(answer any) (lockRecords, error) {
 	parts, _ := answer.([]any)
-	if len(parts) != 10 {
+	if len(parts) != 9 {
 		return lockRecords{}, send.Unexpected(answer)
 	}
 	var p partReader
 	r := lockRecords{
 		now: p.integer(parts[0]), ttl: p.integer(parts[1]),
-		fair: p.integer(parts[3]) == 1, waiting: p.integer(parts[5]), known: p.integer(parts[6]) == 1,
-		token: p.text(parts[7]),
-		free:  p.text(parts[8]), permits: p.scores(parts[9]),
+		fair: p.integer(parts[3]) == 1, waiting: p.integer(parts[5]),
+		token: p.text(parts[6]),
+		free:  p.text(parts[7]), permits: p.scores(parts[8]),
 	}
 	for e := range p.tuples(parts[2], 3) {
 		r.entries = append(r.entries, entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})

@@ -71,10 +71,10 @@ var (
 	lockRelease = record.Script("lock_release")
 	lockRename  = record.Script("lock_rename")
 	lockForce   = record.Script("force")
-)
 
-// optionalOfLock is the index of the wait queue among the keys of a plain lock, which works without it.
-var optionalOfLock = []send.OptionalKey{{Key: 1}}
+	lockAloneAcquire = record.Script("lock_alone_acquire")
+	lockAloneRelease = record.Script("lock_alone_release")
+)
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
@@ -139,13 +139,11 @@ type plainLock struct {
 func (l *plainLock) Channel(contract.Attempt) string { return l.announce }
 
 func (l *plainLock) Acquire(a contract.Attempt) call {
-	return call{
-		Script:   lockAcquire,
-		Keys:     l.keys,
-		Words:    l.words,
-		Optional: optionalOfLock,
-		Args:     l.acquireArgs(a),
+	c := call{Script: lockAcquire, Keys: l.keys, Words: l.words, Args: l.acquireArgs(a)}
+	if !l.traits.Fenced { // a token has a key of its own
+		c.Alone = lockAloneAcquire
 	}
+	return c
 }
 
 // acquireArgs names the channel and the command that publishes to those only that may wait or let the line go first.
@@ -202,14 +200,14 @@ func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, er
 func (l *plainLock) Release(r contract.Release) call {
 	args := upToDefaults(
 		[]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false)
-	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Optional: optionalOfLock, Args: args}
+	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Args: args, Alone: lockAloneRelease}
 }
 
 // RollBack sets the hold count back to what it was before the attempt.
 func (l *plainLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Rename(r contract.Rename) call {
-	return call{Script: lockRename, Keys: l.keys[:2], Optional: optionalOfLock, Args: renameArgs(r, "", r.Late)}
+	return call{Script: lockRename, Keys: l.keys[:2], Args: renameArgs(r, "", r.Late)}
 }
 
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
@@ -220,5 +218,5 @@ func renameArgs(r contract.Rename, suffix string, last ...any) []any {
 
 func (l *plainLock) Force(seen ...string) call {
 	args := []any{l.told, l.client.publishVerb()}
-	return forSeen(call{Script: lockForce, Keys: l.keys, Optional: optionalOfLock, Args: args}, seen, "")
+	return forSeen(call{Script: lockForce, Keys: l.keys, Args: args}, seen, "")
 }

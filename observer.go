@@ -296,16 +296,6 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 	e.log.Warn(text, "channel", cutName(channel), "error", err)
 }
 
-func (e *userEvents) LineRefused(err error) {
-	e.log.Warn(
-		"relock: Redis refuses the keys of the wait queues: processes wait for a Lock, a write lock or a semaphore in no "+
-			"particular order, and a fair lock takes longer to pass on; "+
-			"grant this user access to the keys relock_line:*",
-		"error",
-		err,
-	)
-}
-
 func (e *userEvents) SlowHold(s engine.Subject, held time.Duration, stack []uintptr) {
 	e.log.Warn("relock: a lock has been held for a long time", "lock", cutName(s.Name), "type", s.Type,
 		"owner", s.Owner.String(), "held", contract.Rounded(held), "stack", stackText(stack))

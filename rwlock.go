@@ -13,7 +13,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 var (
@@ -28,13 +27,6 @@ var (
 	writeInspect = record.Script("write_inspect")
 
 	rwForce = record.Script("rw_force")
-)
-
-// The indexes of optional keys. A call of a writer does not need the wait queue. A reader that releases the lock needs
-// only its key.
-var (
-	optionalOfWrite = []send.OptionalKey{{Key: 2}}
-	optionalOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
 )
 
 // errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
@@ -163,10 +155,9 @@ func (r *rwRecord) Channel(contract.Attempt) string { return r.announce }
 // forceHalf returns the call that releases one half by force.
 func (r *rwRecord) forceHalf(half string) call {
 	return call{
-		Script:   rwForce,
-		Keys:     r.keys,
-		Optional: optionalOfWrite,
-		Args:     []any{half, r.leases, r.announce, r.client.publishVerb()},
+		Script: rwForce,
+		Keys:   r.keys,
+		Args:   []any{half, r.leases, r.announce, r.client.publishVerb()},
 	}
 }
 
@@ -199,9 +190,8 @@ func (l *readLock) RollBack(a contract.Attempt) call { return l.leave(a.AsReleas
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
 func (l *readLock) leave(r contract.Release, strict bool) call {
 	return call{
-		Script:   readRelease,
-		Keys:     l.keys,
-		Optional: optionalOfRead,
+		Script: readRelease,
+		Keys:   l.keys,
 		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
 			[]any{r.HoldCount, r.Late, strict}, 0, false, true),
 	}
@@ -232,9 +222,8 @@ func (l *writeLock) Acquire(a contract.Attempt) call {
 		life = 0
 	}
 	return call{
-		Script:   writeAcquire,
-		Keys:     l.keys,
-		Optional: optionalOfWrite,
+		Script: writeAcquire,
+		Keys:   l.keys,
 		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce,
 			l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced),
 			grantLeaseIn(a)}, 1, contract.Defer, "", 0, 1, 0),
@@ -260,9 +249,8 @@ func (l *writeLock) RollBack(a contract.Attempt) call {
 // leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
 func (l *writeLock) leave(r contract.Release, undo bool, readField string) call {
 	return call{
-		Script:   writeRelease,
-		Keys:     l.keys,
-		Optional: optionalOfWrite,
+		Script: writeRelease,
+		Keys:   l.keys,
 		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
 			[]any{r.HoldCount, r.Late, undo, readField}, 0, false, false, ""),
 	}
@@ -274,10 +262,9 @@ func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 
 func (l *writeLock) Rename(r contract.Rename) call {
 	return call{
-		Script:   lockRename,
-		Keys:     []string{l.keys[0], l.keys[2]},
-		Optional: optionalOfLock,
-		Args:     renameArgs(r, record.WriteSuffix, r.Late),
+		Script: lockRename,
+		Keys:   []string{l.keys[0], l.keys[2]},
+		Args:   renameArgs(r, record.WriteSuffix, r.Late),
 	}
 }
 

@@ -29,9 +29,8 @@ var (
 // internal/poller.
 func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
-	keys, optional, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}
+	keys, args := slices.Clone(names), []any{closely, id}
 	for i, name := range names[:closely] {
-		optional[i].Key = len(keys)
 		keys = append(keys, record.LineKey(name))
 		all := " "
 		for _, field := range fields[i] {
@@ -39,7 +38,7 @@ func freeCall(id string, names []string, fields [][]string) call {
 		}
 		args = append(args, all)
 	}
-	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
+	return call{Script: freeInspect, Keys: keys, Args: args}
 }
 
 // upToDefaults returns args and more, without those at the end of more that have their defaults, which the script

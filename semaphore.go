@@ -20,7 +20,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 var (
@@ -35,9 +34,6 @@ var (
 )
 
 const mostPermits = math.MaxInt32 // the highest number that Redisson can count
-
-// optionalOfSemaphore is the index of the wait queue among the keys of a semaphore, which works without it.
-var optionalOfSemaphore = []send.OptionalKey{{Key: 2}}
 
 // A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. It shares
 // its permits with the RPermitExpirableSemaphore of Redisson. A permit whose lease has expired, because its process has
@@ -331,7 +327,7 @@ func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *semaphore) Rename(r contract.Rename) call {
-	return call{Script: semaphoreRename, Keys: l.keys, Optional: optionalOfSemaphore, Args: renameArgs(r, "", r.Late)}
+	return call{Script: semaphoreRename, Keys: l.keys, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *semaphore) Inspect(field string) call {
@@ -359,7 +355,7 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 }
 
 func (l *semaphore) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Optional: optionalOfSemaphore, Args: args}
+	return call{Script: script, Keys: l.keys, Args: args}
 }
 
 // permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.

@@ -160,7 +160,7 @@ func (b *bench) many(n int) {
 		_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := from; i < min(from+500, n); i++ {
 				name := fmt.Sprintf("lock:%04d", i)
-				p.HSet(ctx, name, uuid.NewString()+":7:01", 1)
+				p.HSet(ctx, name, uuid.NewString()+":7:1", 1)
 				p.PExpire(ctx, name, time.Hour)
 			}
 			return nil

@@ -131,7 +131,7 @@ func newListView(s *sample, c choice) *listView {
 			continue
 		}
 		held++
-		if !c.waiting || l.waits > 0 || l.QueueUnknown {
+		if !c.waiting || l.waits > 0 {
 			if rows++; rows <= mostRows {
 				v.Rows = append(v.Rows, newRow(s, l))
 			}
@@ -370,10 +370,7 @@ func (l *lock) matches(q string) bool {
 }
 
 func (l *lock) waiting() string {
-	switch {
-	case l.QueueUnknown:
-		return "unknown"
-	case l.Gone > 0:
+	if l.Gone > 0 {
 		return number(l.waits) + ", and " + number(l.Gone) + " gone"
 	}
 	return number(l.waits)

@@ -215,23 +215,23 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// "Only waiting" lists the locks that others wait for, or may wait for, and the summary still counts all.
+// "Only waiting" lists the locks that others wait for, and the summary still counts all.
 func TestOnlyWaiting(t *testing.T) {
-	held := func(name string, waiting int, unknown bool) lock {
+	held := func(name string, waiting int) lock {
 		return newLock(relock.Inspection{
-			Name: name, Type: relock.TypeLock, Waiting: waiting, QueueUnknown: unknown,
+			Name: name, Type: relock.TypeLock, Waiting: waiting,
 			Holders: []relock.Holder{{HoldCount: 1, Remaining: time.Minute}},
 		})
 	}
-	s := &sample{locks: []lock{held("awaited", 1, false), held("unknown", 0, true), held("free", 0, false)}}
+	s := &sample{locks: []lock{held("awaited", 1), held("held", 0), held("free", 0)}}
 	names := func(c choice) (names []string) {
 		for _, row := range newListView(s, c).Rows {
 			names = append(names, row.Name)
 		}
 		return names
 	}
-	assert.Equal(t, []string{"awaited", "unknown", "free"}, names(choice{}))
-	assert.Equal(t, []string{"awaited", "unknown"}, names(choice{waiting: true}))
+	assert.Equal(t, []string{"awaited", "held", "free"}, names(choice{}))
+	assert.Equal(t, []string{"awaited"}, names(choice{waiting: true}))
 	assert.Equal(t, "3 locks held; others wait for 1 of them", newListView(s, choice{waiting: true}).Summary)
 	assert.Equal(t, []string{"awaited"}, names(choice{"wait", true}))
 	assert.Empty(t, names(choice{"free", true}))

@@ -375,8 +375,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	assert.True(t, l.Waiters[0].AliveUntil.After(l.At))
 	assert.True(t, l.Waiters[0].Deadline.After(l.At))
 	assert.NotContains(t, strings.TrimPrefix(l.Waiters[0].Field, c.ID()+":"), ":", "the number of its acquire operation")
-	require.NotNil(t, l.Waiting)
-	assert.Equal(t, 1, *l.Waiting)
+	assert.Equal(t, 1, l.Waiting)
 	must(t, lock.Unlock(ctx))
 	must(t, <-got)
 	must(t, lock.Unlock(waiter))
@@ -443,7 +442,7 @@ func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
 	must(t, holder.NewLock(name).Unlock(me))
 }
 
-// Who waits is shown for every lock, in order; hostile text has no effect; and what may not be read is unknown.
+// Who waits is shown for every lock, in order, and hostile text has no effect.
 func TestShowPrintsTheWaitQueue(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
@@ -498,16 +497,7 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 		assert.Equal(t, "yes", w.Reachable)
 		assert.Less(t, l.At.Sub(w.Since), time.Minute)
 	}
-	assert.Equal(t, 2, *l.Waiting)
-
-	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "on", "nopass", "~*", "+@all", "-hmget", "&*").Err())
-	for _, args := range [][]string{{"list"}, {"show", name}} {
-		out = prints(t, "", append([]string{"-url", "redis://looker:x@" + s.Addr()}, args...)...)
-		assert.Contains(t, out, "unknown")
-		assert.Contains(t, out, "owner")
-	}
-	out = prints(t, "", "-url", "redis://looker:x@"+s.Addr(), "-json", "show", name)
-	assert.Contains(t, out, `"waiters":[],"waiting":null`)
+	assert.Equal(t, 2, l.Waiting)
 
 	must(t, holder.Unlock(me))
 	for _, c := range got {

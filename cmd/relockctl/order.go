@@ -30,7 +30,7 @@ type choice struct {
 // apply removes the locks that are not wanted, and sorts the others.
 func (c choice) apply(locks []relock.Inspection) []relock.Inspection {
 	if c.waiting {
-		locks = slices.DeleteFunc(locks, func(i relock.Inspection) bool { return !i.QueueUnknown && waitersOf(i) == 0 })
+		locks = slices.DeleteFunc(locks, func(i relock.Inspection) bool { return waitersOf(i) == 0 })
 	}
 	slices.SortStableFunc(locks, func(a, b relock.Inspection) int {
 		byNames := cmp.Compare(a.Name, b.Name)
@@ -50,7 +50,7 @@ func (c choice) apply(locks []relock.Inspection) []relock.Inspection {
 	return locks
 }
 
-// waitersOf returns how many wait for a lock, as far as it is known, without those that are gone.
+// waitersOf returns how many wait for a lock, without those that are gone.
 func waitersOf(i relock.Inspection) int { return i.Waiting - i.Gone }
 
 // never is later than any wait.
@@ -83,43 +83,31 @@ func (p *program) total(found finding) string {
 	if !p.choice.waiting {
 		return total(found.Locks)
 	}
-	n, unknown := waitedFor(found.Locks)
+	n := waitedFor(found.Locks)
 	verb := "have"
 	if n == 1 {
 		verb = "has"
 	}
-	return fmt.Sprintf("%d of %s %s waiters", n, count(found.held, "lock"), verb) + ofUnknown(unknown)
+	return fmt.Sprintf("%d of %s %s waiters", n, count(found.held, "lock"), verb)
 }
 
 // total returns how many locks there are, and how many of them others wait for.
 func total(locks []relock.Inspection) string {
 	text := fmt.Sprintf("%d held", len(locks))
-	n, unknown := waitedFor(locks)
-	if n > 0 {
+	if n := waitedFor(locks); n > 0 {
 		text += fmt.Sprintf(", %d with waiters", n)
 	}
-	return text + ofUnknown(unknown)
+	return text
 }
 
-// waitedFor returns how many of the locks others wait for, and of how many that is unknown.
-func waitedFor(locks []relock.Inspection) (n, unknown int) {
+// waitedFor returns how many of the locks others wait for.
+func waitedFor(locks []relock.Inspection) (n int) {
 	for _, i := range locks {
-		switch {
-		case waitersOf(i) > 0:
+		if waitersOf(i) > 0 {
 			n++
-		case i.QueueUnknown:
-			unknown++
 		}
 	}
-	return n, unknown
-}
-
-// ofUnknown returns what a total has of the locks whose waiters are unknown.
-func ofUnknown(unknown int) string {
-	if unknown == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %d whose waiters are unknown", unknown)
+	return n
 }
 
 // nothing returns what is said if no lock is listed.

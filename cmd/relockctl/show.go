@@ -169,17 +169,13 @@ func holds(h relock.Holder) string {
 	return strconv.Itoa(h.HoldCount)
 }
 
-// waiting returns the number of waiters, or "unknown" if Redis does not let the user read the wait queue. Those that
-// are gone are counted apart.
+// waiting returns the number of waiters. Those that are gone are counted apart.
 func waiting(i relock.Inspection) cell {
 	text, color := strconv.Itoa(waitersOf(i)), plainText
 	if waitersOf(i) > 0 {
 		color = yellow
 	}
-	switch {
-	case i.QueueUnknown:
-		text = "unknown"
-	case i.Gone > 0:
+	if i.Gone > 0 {
 		text += fmt.Sprintf(", and %d gone", i.Gone)
 	}
 	return cell{text, color}
@@ -408,7 +404,7 @@ type (
 		Available *int         `json:"available,omitempty"` // free permits of a semaphore
 		Holders   []jsonHolder `json:"holders"`
 		Waiters   []jsonWaiter `json:"waiters"` // the first 1,000
-		Waiting   *int         `json:"waiting"` // how many there are that are not gone; null if that is unknown
+		Waiting   int          `json:"waiting"` // how many there are that are not gone
 		Gone      int          `json:"gone,omitempty"`
 	}
 	jsonContender struct {
@@ -454,7 +450,7 @@ func lockJSON(i relock.Inspection) jsonLock {
 	lock := jsonLock{
 		Name: i.Name, At: i.At.UTC(), Type: string(i.Type), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(),
 		Token:   i.Token,
-		Holders: []jsonHolder{}, Waiters: []jsonWaiter{},
+		Holders: []jsonHolder{}, Waiters: []jsonWaiter{}, Waiting: waitersOf(i), Gone: i.Gone,
 	}
 	if i.Type == relock.TypeSemaphore {
 		lock.Available = &i.Available
@@ -472,10 +468,6 @@ func lockJSON(i relock.Inspection) jsonLock {
 			jsonContender(w.Contender), w.Write, w.Permits, w.Since.UTC(), string(w.Reachable), w.Deadline.UTC(),
 			w.AliveUntil.UTC(),
 		})
-	}
-	if !i.QueueUnknown {
-		waiting := i.Waiting - i.Gone
-		lock.Waiting, lock.Gone = &waiting, i.Gone
 	}
 	return lock
 }

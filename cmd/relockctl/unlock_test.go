@@ -116,7 +116,7 @@ func TestUnlockWithoutPermissionNamesThePage(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
-	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "reset", "on", ">x", "~*", "&*", "+evalsha", "+eval", "+hget",
+	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "reset", "on", ">x", "~*", "&*", "+evalsha", "+eval", "+hget", "+hmget",
 		"+hgetall", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time", "+info", "+ping").Err())
 	_, errs, status := ctl(t, "", "", "--url", "redis://looker:x@"+s.Addr(), "unlock", "--yes", "orders")
 	assert.Equal(t, statusFailed, status)

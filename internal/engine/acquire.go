@@ -161,20 +161,6 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	}
 }
 
-// checkFields returns errRestart if a field carries the mark of a Client that uses the line, and the attempt has shown
-// that this Client may not use it. Another process that waits in the line would rely on the mark, and would not listen
-// for the release of this hold.
-func (a *acquireOp) checkFields(res Answer) (Answer, error) {
-	if a.adoptsRecord || !a.engine.sender.Degraded() || a.target.HoldCount != 1 || !UsesLine(a.target.Field) {
-		return res, nil
-	}
-	if res.Status == contract.Held {
-		a.leftovers.GrantNotKept()
-		res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
-	}
-	return res, errRestart
-}
-
 func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
 // listen makes the caller listen for a grant or a release of the lock of in, a target that res has found busy. It

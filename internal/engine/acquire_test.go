@@ -31,37 +31,6 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 	})
 }
 
-// A fakePermits is a semaphore with one permit. Its requests have an optional key.
-type fakePermits struct{ *fakeLock }
-
-func (l fakePermits) Acquire(a contract.Attempt) send.Call {
-	c := l.fakeLock.Acquire(a)
-	c.Keys, c.Optional = append(c.Keys, "line"), []send.OptionalKey{{Key: 1}}
-	return c
-}
-
-func (l fakePermits) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
-	o, err := l.fakeLock.ReadReply(a, r)
-	o.Total = 1
-	return o, err
-}
-
-// A caller that waits for more permits than a semaphore has goes on waiting when its attempt shows that the Client may
-// not use the line any more.
-func TestCallerThatWaitsForTooManyPermitsGoesOnWithoutTheLine(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := fakePermits{newFakeLock(e.redis, "x")}
-		l.traits.Admission, l.traits.Several = contract.Counting, 2
-		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Block: answerError("NOPERM no permissions to access a key")})
-		e.redis.Set(func() {
-			e.redis.Records["x"] = &fakeredis.Record{Field: "other", Expires: time.Now().Add(3 * time.Second)}
-		})
-		e.take(l, 1)
-		assert.True(t, e.sender.Degraded())
-		e.giveBack(l, 1)
-	})
-}
-
 // TryLock sends no request while another owner of the process holds the lock.
 func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

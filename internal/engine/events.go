@@ -29,7 +29,6 @@ type Events interface {
 	Lost(s Subject, held time.Duration, loss, cause error, logged bool) // logged: the log gets it, too
 	LossesOmitted(n int)                                                // how many losses the log did not get
 	SubscriptionRefused(channel string, err error)
-	LineRefused(err error)
 	ClosedWithHolds(count int, some []string)
 	SlowHold(s Subject, held time.Duration, stack []uintptr) // stack: program counters; nil: it is not known
 	SlowWait(w SlowWait)

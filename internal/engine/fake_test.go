@@ -103,7 +103,6 @@ func (logged) Released(context.Context, Subject, time.Duration, int, error)     
 func (logged) Detached(context.Context, Subject, time.Duration)                   {}
 func (logged) Expired(Subject, time.Duration)                                     {}
 func (logged) SubscriptionRefused(string, error)                                  {}
-func (logged) LineRefused(error)                                                  {}
 
 func (l logged) Lost(s Subject, _ time.Duration, _, cause error, _ bool) {
 	l.log.Warn("lost", "lock", s.Name, "cause", cause)

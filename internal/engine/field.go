@@ -4,10 +4,8 @@ package engine
 //
 // Rules: a field is client:owner:number. The number counts the fields of the Client, so no field is made twice. The
 // field of several permits of a semaphore is client:owner:number+n; it stands for n consecutive numbers, which the
-// permits have in Redis: see internal/lua/semaphore.lua. If the Client uses the line, the number begins with
-// usesLineMark: a waiter that finds such a holder knows that its release will grant the lock to a place in the line.
-// The function uses_line of internal/lua/record.lua reads the mark, too; TestMarkOfAFieldIsThatOfTheScripts compares
-// the two.
+// permits have in Redis: see internal/lua/semaphore.lua. Scripts know the holders and waiters of relock by this form:
+// see is_relocks in internal/lua/record.lua.
 
 import (
 	"math/rand/v2"
@@ -16,14 +14,10 @@ import (
 	"sync/atomic"
 )
 
-// usesLineMark is a leading zero of the number of a field, which no number has otherwise.
-const usesLineMark = '0'
-
 // A fieldMaker makes the fields of one Client.
 type fieldMaker struct {
-	id       string        // of the Client
-	degraded func() bool   // whether the line cannot be used
-	count    atomic.Uint64 // the number of fields that were made
+	id    string        // of the Client
+	count atomic.Uint64 // the number of fields that were made
 }
 
 // newField returns a new field of o, for one acquire operation that wants this number of permits; 1 for all locks
@@ -38,9 +32,6 @@ func (m *fieldMaker) fieldOf(o Owner, number uint64, permits int) string {
 	var room [96]byte
 	field := append(append(room[:0], m.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
-	if !m.degraded() {
-		field = append(field, usesLineMark)
-	}
 	field = strconv.AppendUint(field, number, 10)
 	if permits > 1 {
 		field = strconv.AppendUint(append(field, '+'), uint64(permits), 10)
@@ -63,7 +54,7 @@ func (m *fieldMaker) detachedField(permits int) string {
 func DetachedPermits(field string) (permits int, ok bool) {
 	_, rest, _ := strings.Cut(field, ":")
 	number, detached := strings.CutPrefix(rest, "0:")
-	number, several, more := strings.Cut(strings.TrimPrefix(number, string(usesLineMark)), "+")
+	number, several, more := strings.Cut(number, "+")
 	n, err := strconv.ParseUint(number, 10, 64)
 	if !detached || err != nil || n < leastDetached || n >= 10*leastDetached {
 		return 0, false
@@ -104,14 +95,8 @@ func overlap(a, b string) bool {
 // numbersOf returns the numbers of a field: the first one, and the one after the last. of is what is in front of them.
 func numbersOf(field string) (of string, first, end uint64) {
 	at := strings.LastIndexByte(field, ':') + 1
-	if strings.HasPrefix(field[at:], string(usesLineMark)) {
-		at++
-	}
 	number, permits, _ := strings.Cut(field[at:], "+")
 	first, _ = strconv.ParseUint(number, 10, 64)
 	n, _ := strconv.ParseUint(permits, 10, 64)
 	return field[:at], first, first + max(n, 1)
 }
-
-// UsesLine reports whether the Client of field uses the line.
-func UsesLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == usesLineMark }

@@ -13,29 +13,26 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// The scripts recognize the mark of a Client that uses the line, as newField writes it.
-func TestMarkOfAFieldIsThatOfTheScripts(t *testing.T) {
+// The scripts recognize a field of relock, as newField writes it.
+func TestScriptsKnowAFieldOfRelock(t *testing.T) {
 	rdb := testredis.Start(t).Client()
 	id := "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
 	e := New(Config{ID: id, Servers: noServers{}}, send.Config{})
 	defer func() { require.NoError(t, e.Close()) }()
 	const writeSuffix = ":write"
 	field := e.fields.newField(-7, 1)
-	require.True(t, UsesLine(field), field)
-	source := prelude(t, "record") + "return uses_line(ARGV[1]) and 1 or 0"
-	for field, uses := range map[string]bool{
+	source := prelude(t, "record") + "return is_relocks(ARGV[1]) and 1 or 0"
+	for field, is := range map[string]bool{
 		field:                                true,
 		field + writeSuffix:                  true,
-		id + ":7:012":                        true,
-		id + ":7:12":                         false,
+		id + ":7:12":                         true,
 		id + ":7":                            false,
-		id + ":7:0":                          false, // the numbers begin with 1
-		id + ":7:0x" + writeSuffix:           false,
+		id + ":7:1x" + writeSuffix:           false,
 		"0123456789abcdef0123456789abcdef:1": false,
 	} {
 		n, err := rdb.Eval(context.Background(), source, nil, field).Int()
 		require.NoError(t, err)
-		assert.Equal(t, uses, n == 1, field)
+		assert.Equal(t, is, n == 1, field)
 	}
 }
 

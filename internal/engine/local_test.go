@@ -114,7 +114,7 @@ func TestLocalLockIsFreeAfterAPanic(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLocalLock(e)
 		l.asked = func() {
-			l.field = "client:1:01" // what the attempt has acquired by then
+			l.field = "client:1:1" // what the attempt has acquired by then
 			panic("no")
 		}
 		assert.Panics(t, func() { _, _ = e.acquire(context.Background(), l, 1, Request{Wait: forever}) })

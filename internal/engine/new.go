@@ -29,11 +29,8 @@ func New(c Config, sending send.Config) *Engine {
 	e.poller = looking{e}.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
 		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
-	sending.Degraded = func(err error) {
-		e.reporter.Later(func() { e.Events.LineRefused(err) })
-	}
 	e.sender = send.New(sending)
-	e.fields.id, e.fields.degraded = e.ID, e.sender.Degraded
+	e.fields.id = e.ID
 	e.losses.lines = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = renewing{e}.newWatchdog()

@@ -43,6 +43,7 @@ func (e looking) newPoller() *poller.Poller {
 // file.
 func (e looking) freeOf(names []string, fields [][]string) (free []string, err error) {
 	op := e.waitOptionsFor(context.Background())
+	op.NoWait, op.Patient = true, true // after a few refusals, for example while a slot moves, the waiters ask
 	answer := e.sender.Do(&op.Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {

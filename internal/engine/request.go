@@ -74,8 +74,7 @@ func (res *Answer) mayHold(err error) bool {
 	return res.Status != contract.Busy
 }
 
-// errRestart makes the call begin another acquire operation, with a new field. There are three reasons. Another caller of
+// errRestart makes the call begin another acquire operation, with a new field. There are two reasons. Another caller of
 // the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
-// the local queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
-// Client may not use it.
+// the local queue.
 var errRestart = errors.New("the acquire operation starts again")

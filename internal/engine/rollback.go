@@ -177,7 +177,7 @@ func (e rollbacker) buried(kind contract.Record, field string) {
 // unbury makes the call that removes a tombstone, if there is one. It sends the request once: a tombstone that stays
 // because Redis does not answer costs other scripts hardly anything, and expires.
 func (e rollbacker) unbury(drop send.Call) {
-	if drop.Script == nil || e.sender.Degraded() { // without the optional keys there are no tombstones
+	if drop.Script == nil {
 		return
 	}
 	w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}

@@ -115,7 +115,6 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 			r.engine.missed.Store(int64(r.engine.watchdog.Now()))
 		}
 		r.missed = false
-		return r.checkFields(res)
 	}
 	return res, err
 }
@@ -206,7 +205,7 @@ func (r *recordBackend) chooseDelivery() {
 	}
 	t.Delivery = contract.Defer
 	switch {
-	case !r.engine.Servers.Counts(), r.engine.sender.Degraded(): // the line cannot be used
+	case !r.engine.Servers.Counts(): // the line cannot be used
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge

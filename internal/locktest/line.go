@@ -119,7 +119,7 @@ type Manual struct {
 func (b *Bench) Manual() *Manual {
 	id := uuid.NewString()
 	b.Cleanup(b.Forget)
-	return &Manual{Bench: b, ID: id, Field: id + ":1:01", Lease: minute}
+	return &Manual{Bench: b, ID: id, Field: id + ":1:1", Lease: minute}
 }
 
 func (m *Manual) run(s *send.Script, args ...any) send.Reply {

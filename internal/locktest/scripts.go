@@ -133,7 +133,7 @@ type ReleaseBench struct {
 }
 
 func AttemptOf(c *relock.Client) contract.Attempt {
-	return contract.Attempt{Field: c.ID() + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
+	return contract.Attempt{Field: c.ID() + ":1:1", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
 }
 
 func (b *ReleaseBench) Eval(rdb *redis.Client, c send.Call) any {

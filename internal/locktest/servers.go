@@ -159,8 +159,7 @@ func AutoPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner
 var (
 	SmallestKeys = []string{
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
-		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*",
-		"~relock_line:{lock:orders:*",
+		"~redisson_lock_timeout:{lock:orders:*", "~relock_*:{lock:orders:*",
 	}
 	SmallestChannels = []string{
 		"&redisson_lock__channel:{lock:orders:*",

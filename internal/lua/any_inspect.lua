@@ -8,26 +8,24 @@
 -- KEYS[6]  the token counter: a string.
 -- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
 --          available permits.
--- KEYS[8]  the line of a plain lock or a semaphore, which is the wait queue in Redis: a hash, see line.lua; or the key
---          of the lock again if the user may not read the line.
+-- KEYS[8]  the line of a plain lock or a semaphore, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[9]  that of a read/write lock: a hash.
--- KEYS[10]  the wishes of a fair lock, as for KEYS[8]: a hash, see queue.lua.
+-- KEYS[10]  the wishes of a fair lock: a hash, see queue.lua.
 -- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
 -- ARGV[2]  the channel on which the release of a plain lock is announced.
 -- ARGV[3]  that of a semaphore.
 -- ARGV[4]  that of a read/write lock.
 -- ARGV[5]  the command that publishes: see announce.lua.
--- Returns  {epoch ms, pttl, record, fair, waiters, number of waiters, known, token, available, permits}. record is
+-- Returns  {epoch ms, pttl, record, fair, waiters, number of waiters, token, available, permits}. record is
 --          {field, value, remaining lease in ms, ...}, fair is 1 if there is a queue of a fair lock, waiters are as in
---          waiters.lua, known is 1 if all waiters that Redis knows are counted, permits is {member, score, ...}, and
---          token and available are '' if there is none.
+--          waiters.lua, permits is {member, score, ...}, and token and available are '' if there is none.
 --
 -- Repeatable: it only reads.
 -- If there are more than most_shown permits, the reply has one more, which is the one that expires last. The waiters
 -- of a fair lock are counted up to most_queued, and writers without a place up to most_shown.
 --
--- If the user may not read a key other than the line, the answer is an error that names the key. Data that no lock
--- writes is refused: see record.lua.
+-- If the user may not read a key, the answer is an error that names the key or the command. Data that no lock writes
+-- is refused: see record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local line_key, writers_line, wishes = KEYS[8], KEYS[9], KEYS[10]
@@ -86,9 +84,9 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n, known = line_waiters(line_key, lock, {}, {}, permit_channel, how)
+    local waiters, n = line_waiters(line_key, {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, 0, waiters, n, known and 1 or 0, '', ms(free + expired), permits}
+        {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
 
 -- At most most_holds, and two.
@@ -132,16 +130,16 @@ if wrong then
     return redis.error_reply(wrong)
 end
 local fair = not mode and #queued + #ends + #beats > 0
-local waiters, n, known = {}, #queued, true
+local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n, known = line_waiters(line_key, lock, held, {}, lock_channel, how)
-    local others, more, both = line_waiters(writers_line, lock, held, writing, rw_channel, how)
+    waiters, n = line_waiters(line_key, held, {}, lock_channel, how)
+    local others, more = line_waiters(writers_line, held, writing, rw_channel, how)
     -- At most 5 times most_listed.
     for i = 1, math.min(#others, 5 * most_listed - #waiters) do
         waiters[#waiters + 1] = others[i]
     end
-    n, known = n + more, known and both
+    n = n + more
 end
-return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}
+return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}

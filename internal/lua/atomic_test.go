@@ -28,15 +28,8 @@ import (
 	"github.com/relock-go/relock/internal/lua/luatest"
 )
 
-var ofReaders = regexp.MustCompile("^(read|write|rw)_")
-
-// optionalFor returns the commands that a script does without: see docs/security.md.
-func optionalFor(script string) []string {
-	if strings.HasPrefix(script, "fair_") || ofReaders.MatchString(script) {
-		return []string{"info", "publish", "pubsub", "spublish"}
-	}
-	return []string{"exists", "info", "publish", "pubsub", "spublish"}
-}
+// optional are the commands that scripts do without: see docs/security.md.
+var optional = []string{"info", "publish", "pubsub", "spublish"}
 
 // A savedKey is what a key holds.
 type savedKey struct {
@@ -179,7 +172,7 @@ func (p *teller) refuses(script string, words []string) {
 			continue
 		}
 		what := p.what(script, words, command, e.Reply, before, after)
-		assert.False(p, !fails && slices.Contains(optionalFor(script), command), what)
+		assert.False(p, !fails && slices.Contains(optional, command), what)
 		assert.Empty(p, wrong(script, fmt.Sprint(args[0]), before, after), what)
 		splits := script == "read_rename" && (slices.Contains(words, "splits=1") || slices.Contains(words, "late=1"))
 		if strings.HasSuffix(script, "_rename") && !splits {

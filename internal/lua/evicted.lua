@@ -7,7 +7,7 @@ local function with_clients(reply, fields)
     local seen = {}
     -- At most most_taken, and most_of_hold.
     for _, field in ipairs(fields) do
-        local client = uses_line(field) and client_of(field)
+        local client = is_relocks(field) and client_of(field)
         if client and not seen[client] then
             seen[client] = true
             reply[#reply + 1] = client

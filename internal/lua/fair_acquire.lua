@@ -4,7 +4,7 @@
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the wishes of the queue: a hash; or the key of the lock again if this key cannot be used.
+-- KEYS[5]  the wishes of the queue: a hash.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
@@ -60,7 +60,7 @@ local now = now_ms()
 
 -- Refuses other data in place of the wishes, if the caller is to have one.
 local function check_wishes()
-    if enqueue and asked ~= '0' and q.wishes ~= lock then
+    if enqueue and asked ~= '0' then
         redis.call('hlen', q.wishes)
     end
 end

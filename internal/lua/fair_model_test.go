@@ -112,8 +112,8 @@ func (m *fairModel) reset() {
 	m.now = time.Unix(1_700_000_000, 0)
 	m.mini.SetTime(m.now)
 	m.actors = []*modelActor{
-		{name: locktest.JavaOther + ":01"},
-		{name: "c" + locktest.JavaOther[1:] + ":02", slow: true},
+		{name: locktest.JavaOther + ":1"},
+		{name: "c" + locktest.JavaOther[1:] + ":2", slow: true},
 		{name: locktest.JavaThread, java: true},
 	}
 	for _, a := range m.actors {

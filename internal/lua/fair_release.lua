@@ -5,7 +5,7 @@
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the wishes of the queue: a hash; or the key of the lock again if this key cannot be used.
+-- KEYS[5]  the wishes of the queue: a hash.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.

@@ -4,7 +4,7 @@
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the wishes of the queue: a hash; or the key of the lock again if this key cannot be used.
+-- KEYS[5]  the wishes of the queue: a hash.
 -- ARGV[1]  from: the field that has the lock.
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on.
@@ -30,7 +30,7 @@ local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(q.wishes ~= lock and q.wishes, to, now)
+local may = not renamed and not past_end(ends, now) and not is_over(q.wishes, to, now)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field

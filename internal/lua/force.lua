@@ -1,8 +1,7 @@
 -- Releases a lock, regardless of who holds it.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
@@ -27,7 +26,7 @@ local line = open_line(lock, KEYS[2], '') -- before the lock is released, becaus
 -- At most most_holds.
 local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
-if line and line.exists then
+if line.exists then
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then

@@ -22,7 +22,7 @@ local function is_told(lock, line, waiting)
     -- At most 8.
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
         if field ~= 'mode' and
-            (not uses_line(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
+            (not is_relocks(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
             return false
         end
     end

@@ -35,8 +35,7 @@
 -- passes the lock along them, and tombstones.lua has the fields that have ended.
 --
 -- For scripts:
--- Defines  open_line(lock, key, field)    the line, with the place of the field's client; nil if key is that of the
---          lock: the line cannot be used.
+-- Defines  open_line(lock, key, field)    the line, with the place of the field's client.
 -- Defines  close_line(line)               writes all changes at once; returns whether they could be written. An empty line
 --          is deleted unless line.stays is set: the lock is held.
 -- For the files of the line:
@@ -86,9 +85,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)

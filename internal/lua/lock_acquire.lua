@@ -1,8 +1,7 @@
 -- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation that is not a hand-off inside a
 --          process.
@@ -64,13 +63,13 @@ local waits = delivery == 'push' or delivery == 'poll'
 -- The most common case of a lock in use by several processes: the holder uses the line, and the caller joins at the
 -- end, or does not wait. This does the same as the code below, without its functions, which take longer to create than
 -- to run.
-if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
+if hold_count == '1' and there ~= 0 then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'over', client)
     local first, last, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3]
     local holders = first and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
     local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
-        holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:0%d+$')
+        holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:%d+$')
     if holder and #holder == 36 and not (over and over:find(field, 1, true)) then
         local pttl = not (waits and head[4]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
@@ -101,7 +100,7 @@ local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
-if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
+if not mine and (pttl ~= -2 or redis.call('exists', KEYS[2]) == 1 and not is_idle_for(KEYS[2], field)) then
     --[[preludes]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
@@ -109,18 +108,18 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
         _, holder = check_record(lock)
     end
     local line = open_line(lock, KEYS[2], field)
-    if line and has_tombstone(line, field) then
+    if has_tombstone(line, field) then
         return {0, pttl, 0}
     end
-    local joins = line and waits and (pttl ~= -2 or line.exists)
+    local joins = waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, lost, not line or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not is_relocks(holder))}
     end
-    if line and line.exists and delivery ~= 'barge' then
+    if line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
@@ -128,7 +127,7 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
             return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
-    if line and line.exists then
+    if line.exists then
         leave_line = function() leave_held(line, field, field) end
     end
 end

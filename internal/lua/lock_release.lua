@@ -2,8 +2,7 @@
 -- its place in the line included. When a hold ends, the lock passes to the next place.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the channel on which the release is announced; the channel of a client is this one with :client appended.
@@ -36,7 +35,7 @@ end
 local lock, tokens = KEYS[1], KEYS[3]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
-local ends = left == '0' and not late and KEYS[2] ~= lock
+local ends = left == '0' and not late
 
 --[[short cut]]
 -- No process waits: the line has tombstones alone, or the common case has ended the hold, and connections hear of it.
@@ -99,7 +98,7 @@ end
 deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
-if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
+if late or not is_idle(KEYS[2]) then
     --[[preludes]]
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then

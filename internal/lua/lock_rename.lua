@@ -3,8 +3,7 @@
 -- it gets its detached field again. See internal/engine/detach.go.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  from, as the hash has it.
 -- ARGV[2]  to, as the hash has it.
 -- ARGV[3]  the lease in ms from now on: exactly this one, unless the owner of a write lock has readers beside it.
@@ -34,7 +33,7 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(key ~= lock and key, to, now)
+local may = not renamed and not past_end(ends, now) and not is_over(key, to, now)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -49,7 +48,7 @@ elseif renamed then
 elseif not late then
     check_record(lock)
 end
-if key ~= lock and late then
+if late then
     leave_and_pass(lock, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

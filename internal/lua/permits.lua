@@ -3,8 +3,7 @@
 -- A script that finds available permits grants them to the line, one after the other. It announces the permits that
 -- are left to all clients that have no place, for example Java services.
 --
--- Defines  pass_permits(free, taken, line, channel, how, asker)  grants available permits to the line, which may be
---          nil, until it is the turn of asker, which must take its own, or until the next place wants more permits than
+-- Defines  pass_permits(free, taken, line, channel, how, asker)  grants available permits to the line, until it is the turn of asker, which must take its own, or until the next place wants more permits than
 --          are available: then line.short is set. Returns asker, or the client that was granted permits last, or nil.
 -- Defines  wants_several(line, total, channel, how)  whether the next place that a semaphore of total permits can grant
 --          wants several of them. Then no newcomer takes permits ahead of the line: such a place would never see enough
@@ -13,7 +12,7 @@
 --          permits that are left.
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function wants_several(line, total, channel, how)
@@ -28,7 +27,7 @@ end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line and (line.exists or next(line.changes)) then
+    if line.exists or next(line.changes) then
         close_line(line)
     end
     announce_free(free, channel, how)

@@ -8,7 +8,7 @@
 --                 which a script last looked for dead waiters
 --   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}, and
 --                 'over' -> fields that never wait or acquire the lock again, each with the epoch ms at which the
---                 tombstone expires; or the key of the lock if that key cannot be used
+--                 tombstone expires
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then decides whether the waiter is alive, wherever in the queue it is. Java reads timeouts
@@ -86,7 +86,6 @@
 -- Defines  new_timeouts(q, moves, first)       the new timeouts of a thousand of these moves, as zadd takes them.
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
 -- Defines  count_wishes(q)                     deletes wishes of waiters that have left, and counts the others.
--- Defines  is_relocks(waiter)                  whether the field is one of relock.
 -- Defines  keep_for_java(q)                    makes the queue stay although Java runs no script of relock.
 -- Defines  evict_silent(q)                     removes relock waiters without a heartbeat, of the first most_passed.
 -- Defines  set_back(q, ran, ttl)               shortens heartbeats to what they may be: the clock was set back, to before
@@ -104,10 +103,6 @@ local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
--- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
--- A pattern for the client in front, which has 36 characters, would take most of the time of moves_behind.
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
-
 -- lease, fenced, asked, and since: epoch seconds at which the waiter got its wish, or '' if an older version has stored
 -- the wish. Only Inspect reads since.
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
@@ -119,9 +114,6 @@ local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) 
 -- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. A lease longer
 -- than queue_life was set before the clock was set back.
 local function note_wish(q, waiter, wish, life)
-    if q.wishes == q.lock then
-        return
-    end
     local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
     local since = before or ms(math.floor(q.now / 1000))
     redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
@@ -133,10 +125,10 @@ local function note_wish(q, waiter, wish, life)
     end
 end
 
--- If a script could not use the line, the wish of a waiter that has left is still there. The count is nil if the key
--- cannot be used or holds other data. has_ended has run before.
+-- If Redis has evicted the other keys of the queue, the wishes of waiters that have left are still there. The count is
+-- nil if the key holds other data. has_ended has run before.
 local function count_wishes(q)
-    local wishes = q.wishes ~= q.lock and redis.pcall('hlen', q.wishes)
+    local wishes = redis.pcall('hlen', q.wishes)
     if type(wishes) ~= 'number' or wishes > 2 * most_waiters then
         return nil
     end
@@ -155,9 +147,7 @@ local function count_wishes(q)
 end
 
 local function drop_wish(q, waiter)
-    if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
-    end
+    redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
 end
 
 -- The first writes change nothing. They need no memory, or fail before the list is lost.
@@ -192,9 +182,7 @@ local function drop_waiters(q, waiters, listed, stay)
         local to = math.min(from + 999, #waiters)
         redis.call('zrem', q.timeouts, unpack(waiters, from, to))
         redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
-        if q.wishes ~= q.lock then
-            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
-        end
+        redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
     end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
@@ -280,7 +268,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
+    if redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
@@ -288,7 +276,7 @@ end
 -- A waiter with a wish belongs to a version of relock that grants.
 local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and not uses_line(holder) then
+    if not wishes or holder and not is_relocks(holder) then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)
@@ -346,7 +334,7 @@ local function first_alive(q, asker, heard, from)
     -- At most most_passed.
     for place = from or 0, most_passed do
         local waiter = redis.call('lindex', q.waiters, place)
-        if not waiter or waiter == asker or place == most_passed or q.wishes == q.lock or not is_relocks(waiter) or
+        if not waiter or waiter == asker or place == most_passed or not is_relocks(waiter) or
             is_heard(q, waiter, heard) then
             return waiter, place
         end
@@ -394,7 +382,7 @@ local function grant_first(q)
     local first, place = first_alive(q, nil, heard)
     -- At most most_passed.
     while first and place < most_passed do
-        local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+        local wish = redis.pcall('hget', q.wishes, first)
         local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
@@ -428,11 +416,11 @@ local function pass_to_first(q)
     return granted
 end
 
--- If the key cannot be used, there are no tombstones: a late request may join the queue again, and is evicted when its
--- heartbeat expires.
+-- If the key holds other data, there are no tombstones: a late request may join the queue again, and is evicted when
+-- its heartbeat expires.
 local function end_waiter(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
-    if q.wishes == q.lock or type(over) == 'table' then
+    local over = redis.pcall('hget', q.wishes, 'over')
+    if type(over) == 'table' then
         return
     end
     local left = redis.call('pttl', q.wishes)
@@ -443,7 +431,7 @@ local function end_waiter(q, waiter)
 end
 
 local function has_ended(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
+    local over = redis.pcall('hget', q.wishes, 'over')
     if type(over) ~= 'string' then
         return false
     end

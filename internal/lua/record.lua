@@ -16,8 +16,8 @@
 --          than that of a reader may be.
 -- Defines  fields_of(lock)                           the fields and values of a read/write lock, one after the other;
 --          if it has more than a lock may have, nil and what refuse says.
--- Defines  uses_line(field)                          whether the holder belongs to a client that uses the line, the
---          wait queue in Redis: see internal/engine/field.go.
+-- Defines  is_relocks(field)                         whether the holder, or the waiter, is one of relock, which uses the
+--          line, the wait queue in Redis.
 -- Defines  is_value(field, value)                    whether the field belongs to Redisson's multi lock of values.
 -- Defines  check_record(lock)                        refuses a hash that no lock writes; returns how many fields it
 --          has read, and one of them, which is a holder if it has seen any.
@@ -25,7 +25,6 @@
 -- Defines  undo(lock, ...)                        deletes a record that the script has just written: its only fields.
 -- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
 --          user may not, removes these fields, and ends the script.
--- Defines  may_exist(key)                            whether a key exists, as far as this user may know.
 -- Defines  answer(script, types)                     runs a script whose KEYS have these types. Three numbers, and the
 --          texts behind them, become one text, which costs less than a list.
 --
@@ -90,10 +89,10 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
--- In the fields of clients that use the line, the number of the acquire operation begins with 0: see
--- internal/engine/field.go.
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+-- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
+-- A pattern for the client in front, which has 36 characters, would take most of the time of moves_behind.
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 -- A hash that has the caller's field is a lock, and need not be checked. A key that does not exist passes the check.
@@ -145,8 +144,6 @@ local function begin_lease(lock, lease, ...)
         error(answer, 0)
     end
 end
-
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)

@@ -587,12 +587,12 @@ func (r *rwRun) step() {
 // owner returns the fields of the read and the write hold of an owner. One that holds the lock is more likely, above all
 // for requests other than to acquire it.
 func (r *rwRun) owner(op int) (reader, writer string) {
-	owner := fmt.Sprint(r.rng.IntN(3), locktest.JavaThread[1:36], ":", 1+r.rng.IntN(2), ":0")
+	owner := fmt.Sprint(r.rng.IntN(3), locktest.JavaThread[1:36], ":", 1+r.rng.IntN(2), ":")
 	holders, acquires := slices.Sorted(maps.Keys(r.m.holds)), op < 5 || op >= 9 && op < 14
 	holder := ""
 	if len(holders) > 0 && r.rng.IntN(10) < 6 && !(acquires && r.rng.IntN(2) == 0) {
 		holder = holders[r.rng.IntN(len(holders))]
-		owner = strings.Join(strings.Split(holder, ":")[:2], ":") + ":0"
+		owner = strings.Join(strings.Split(holder, ":")[:2], ":") + ":"
 	}
 	reader, writer = owner+"1", owner+fmt.Sprint(2+r.rng.IntN(2))
 	switch {

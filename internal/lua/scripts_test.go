@@ -80,9 +80,9 @@ type situation struct {
 // situationsOf returns runs of all scripts of a lock type. mine and theirs are the same lock, of two clients. more is
 // what a field has behind its number.
 func situationsOf(mine, theirs contract.Record, me, them, more string) []situation {
-	my := contract.Attempt{Field: me + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
+	my := contract.Attempt{Field: me + ":1:1" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
 	their := contract.Attempt{
-		Field: them + ":1:01" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1,
+		Field: them + ":1:1" + more, Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1,
 	}
 	again, polls, late := my, their, their
 	again.HoldCount, polls.Delivery, late.Late = 2, contract.Poll, true
@@ -207,11 +207,11 @@ func TestScriptContracts(t *testing.T) {
 	}
 
 	my, their := contract.Attempt{
-		Field:     me + ":1:01",
+		Field:     me + ":1:1",
 		Lease:     time.Minute,
 		HoldCount: 1,
 	}, contract.Attempt{
-		Field:     them + ":1:01",
+		Field:     them + ":1:1",
 		Lease:     time.Minute,
 		HoldCount: 1,
 		Delivery:  contract.Push,
@@ -242,6 +242,10 @@ func TestScriptContracts(t *testing.T) {
 	)
 
 	one, two := locktest.RecordOf(c1.NewLock(b.LockName)), locktest.RecordOf(c1.NewLock(b.LockName+"-2"))
+	alone := func(c send.Call) send.Call { return send.Call{Script: c.Alone, Keys: c.Keys[:1], Args: c.Args} }
+	try("lock", situation{"is acquired while its slot moves", nil, alone(one.Acquire(my))})
+	release := alone(one.Release(locktest.Released(my.Field, 0, false)))
+	try("lock", situation{"is released while its slot moves", []send.Call{one.Acquire(my)}, release})
 	try(
 		"poller",
 		situation{
@@ -254,7 +258,7 @@ func TestScriptContracts(t *testing.T) {
 			},
 		},
 	)
-	keys := []string{b.LockName, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits"}
+	keys := []string{b.LockName, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits", "line", "writers line", "wishes"}
 	try(
 		"any",
 		situation{
@@ -388,7 +392,7 @@ var hostileData = []struct {
 	{"a reader of very many levels", sameKey,
 		"redis.call('hset', KEYS[1], 'mode', 'read', holder, VERYMANY) expire(KEYS[1])", "lock fair read write", true},
 	{"a reader of relock of very many levels", sameKey,
-		"redis.call('hset', KEYS[1], 'mode', 'read', holder .. ':017', VERYMANY) expire(KEYS[1])", "lock fair read write", true},
+		"redis.call('hset', KEYS[1], 'mode', 'read', holder .. ':17', VERYMANY) expire(KEYS[1])", "lock fair read write", true},
 	{"a reader of too many levels", sameKey,
 		"redis.call('hset', KEYS[1], 'mode', 'read', holder, TOOMANY) expire(KEYS[1])", "lock fair read write", true},
 	{"a writer of very many levels", sameKey,
@@ -402,7 +406,7 @@ var hostileData = []struct {
 	{"a writer among too many readers", sameKey,
 		"redis.call('hset', KEYS[1], 'mode', 'write', other .. ':write', 1) expire(KEYS[1]) for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. i, 1) end", "read write lock", false},
 	{"a very long line", record.LineKey,
-		"redis.call('hset', KEYS[1], 'first', 1, 'last', VERYMANY, 'granted', holder .. ':017')", "lock write semaphore", false},
+		"redis.call('hset', KEYS[1], 'first', 1, 'last', VERYMANY, 'granted', holder .. ':17')", "lock write semaphore", false},
 	{"a line at the end of all numbers", record.LineKey,
 		"redis.call('hset', KEYS[1], 'first', '9007199254740992', 'last', '9007199254740992')", "lock write semaphore", false},
 	{"a line of numbers that are none", record.LineKey,
@@ -412,13 +416,13 @@ var hostileData = []struct {
 	{"a line of too many places", record.LineKey,
 		"places(30000)", "lock write semaphore", false},
 	{"very many tombstones", record.LineKey,
-		"redis.call('hset', KEYS[1], 'over', string.rep(holder .. ':017 9999999999999 ', 30000))", "lock write semaphore", false},
+		"redis.call('hset', KEYS[1], 'over', string.rep(holder .. ':17 9999999999999 ', 30000))", "lock write semaphore", false},
 	{"a place that is none", record.LineKey,
 		"local client = holder:sub(1, 36) redis.call('hset', KEYS[1], 'first', 1, 'last', 1, '1', client, client, 'a place')", "lock write semaphore", false},
 	{"a very long queue", locktest.QueueKey,
 		"for i = 1, 30000 do redis.call('rpush', KEYS[1], holder .. i) end", "fair", false},
 	{"a waiter that is in the queue very often", locktest.QueueKey,
-		"for i = 1, 19000 do redis.call('rpush', KEYS[1], holder .. ':01') end", "fair", false},
+		"for i = 1, 19000 do redis.call('rpush', KEYS[1], holder .. ':1') end", "fair", false},
 	{"waiters that are in the queue twice", locktest.QueueKey,
 		"for i = 1, 19000 do redis.call('rpush', KEYS[1], holder .. ':0' .. math.floor(i / 2)) end", "fair", false},
 	{"very many dead waiters", locktest.AliveKey,
@@ -442,7 +446,7 @@ local function places(n)
 	redis.call('hset', KEYS[1], 'first', 1, 'last', n)
 	for i = 1, n do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':1:01')
+		redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':1:1')
 	end
 	expire(KEYS[1])
 end
@@ -588,7 +592,7 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 			put(b, "for i = 1, 20000 do redis.call('zadd', KEYS[1], 9e12 + i, holder .. i) end", record.PrefixName("redisson_lock_timeout", b.LockName))
 		}, func(b *locktest.Bench) int64 { return int64(b.CommandRuns("rpush")) }, nil},
 		"a line": {"lock", func(b *locktest.Bench) {
-			put(b, "redis.call('hset', KEYS[2], other .. ':017', 1) expire(KEYS[2]) places(20001)", record.LineKey(b.LockName))
+			put(b, "redis.call('hset', KEYS[2], other .. ':17', 1) expire(KEYS[2]) places(20001)", record.LineKey(b.LockName))
 		}, func(b *locktest.Bench) int64 {
 			last, err := b.Rdb.HGet(ctx, record.LineKey(b.LockName), "last").Int64()
 			b.Must(err)

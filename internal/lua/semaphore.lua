@@ -7,7 +7,7 @@
 -- as available.
 --
 -- A hold of several permits has as many ids, with consecutive numbers and one score. Its field is the first of them
--- with +n appended: client:owner:07+3 stands for the ids client:owner:07, :08 and :09. A hold of one permit has its
+-- with +n appended: client:owner:7+3 stands for the ids client:owner:7, :8 and :9. A hold of one permit has its
 -- field as the id. So a field tells how many permits it stands for, in a place, a message and a tombstone too. A hold
 -- has all of its permits, or it is lost: a script that finds some of them grants and renews nothing. Java may leave
 -- some, because it removes as many expired ids as it wants permits.
@@ -78,7 +78,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     -- At most most_of_hold.
     for i = 1, before and size_of(field) or 0 do

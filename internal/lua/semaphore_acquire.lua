@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants:
 --          see semaphore.lua.
 -- ARGV[2]  the lease in ms.
@@ -90,7 +89,7 @@ end
 --[[short cut]]
 -- The most common case: permits are available, and no process waits.
 local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
-if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+if left >= #ids and (redis.call('exists', key) == 0 or is_idle_for(key, id)) then
     if not available then
         redis.call('set', free, ms(left))
     end
@@ -105,7 +104,7 @@ end
 local function has_legacy_holder()
     -- At most 1000.
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
-        if not uses_line(other) then
+        if not is_relocks(other) then
             return true
         end
     end
@@ -127,22 +126,22 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-wants = wants and not (line and has_tombstone(line, id))
-local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine and line.mine.field == id)
+wants = wants and not has_tombstone(line, id)
+local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)
 wants = wants and not too_many
-local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
+local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(line, id, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line and line.exists and wants_several(line, total, channel, how))
+    not (line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
 local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
-local takes = wants and count_free(free) >= #ids and not (line and line.short)
+local takes = wants and count_free(free) >= #ids and not line.short
 if takes then
     take_permits(free, taken, ids, now + lease)
 end
-if takes and line and line.exists then
+if takes and line.exists then
     local left, why = pcall(function()
         leave(line, id)
         close_line(line) -- the place in Redis is not seen again
@@ -156,12 +155,12 @@ if takes and line and line.exists then
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
-local closed = line and (line.exists or joined) and close_line(line)
+local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
-    local more = takes and not (line and line.short) and math.max(0, count_free(free)) or 0
+    local more = takes and not line.short and math.max(0, count_free(free)) or 0
     return {1, more, takes and other or 0}
 elseif hold_count ~= '1' then
     return {-1, 0, 0}
@@ -170,5 +169,5 @@ elseif too_many then
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, lost, not line or has_legacy_holder())
+local place = standing(line, joined and closed and line.mine, lost, has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four

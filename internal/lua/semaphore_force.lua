@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
 -- ARGV[2]  the command that publishes: see announce.lua.

@@ -43,7 +43,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
 			id := fmt.Sprint(rng.IntN(4), locktest.JavaThread[1:36], ":") // of four clients, with three owners each
-			id += []string{"0:09", "1:09+2", "2:09+3"}[rng.IntN(3)]
+			id += []string{"0:9", "1:9+2", "2:9+3"}[rng.IntN(3)]
 			got, want, what := send.Reply{}, send.Reply{}, ""
 			do := func(name string, c send.Call, expect send.Reply) {
 				var err error
@@ -150,7 +150,7 @@ func permitsOf(field string) (ids []string) {
 	if !several {
 		return []string{field}
 	}
-	at := strings.LastIndexByte(head, ':') + len(":0")
+	at := strings.LastIndexByte(head, ':') + 1
 	first, size := 0, 0
 	_, _ = fmt.Sscan(head[at:], &first)
 	_, _ = fmt.Sscan(n, &size)

@@ -4,8 +4,7 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
 -- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
@@ -62,7 +61,7 @@ if left ~= '0' then
 end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
-if key ~= free and (late or not is_idle(key)) then
+if late or not is_idle(key) then
     --[[preludes]]
     passed_on = leave_and_pass(free, key, id, late, function(line)
         if count_free(free) <= 0 then

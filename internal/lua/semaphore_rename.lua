@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
@@ -35,7 +34,7 @@ end
 
 local there = ends_of(taken, new)
 local renamed = there and there > now
-local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
+local may = not renamed and not past_end(ends_at, now) and not is_over(key, to, now)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
@@ -47,7 +46,7 @@ elseif renamed and ends_at > 0 then
 elseif renamed then
     lease = there - now
 end
-if key ~= free and late then
+if late then
     leave_and_pass(free, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -2,8 +2,7 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- ARGV[1]  the number of permits.
 -- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
@@ -21,8 +20,7 @@ local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV
 local before = free_permits(free)
 check_permits(taken)
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local marks = line and request
-if marks and has_tombstone(line, request) then
+if request and has_tombstone(line, request) then
     return {1, 0, 0}
 end
 drop_expired(free, taken, now_ms())
@@ -32,7 +30,7 @@ if before then
 else
     redis.call('set', free, ms(available))
 end
-if marks then
+if request then
     try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)

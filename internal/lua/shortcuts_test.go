@@ -59,7 +59,7 @@ var (
 	tombstones  = regexp.MustCompile(`over=[^,\n]*(, )?`)
 	emptyLine   = regexp.MustCompile(`(?m)^relock_line:\S+ hash \d+: $\n?`)
 	heldRecord  = regexp.MustCompile(`(?m)^(lock hash|\{lock\}:timeout zset) .*`)
-	fieldOfLock = regexp.MustCompile(`[0-9a-f-]{36}:\d:0\d+(\+\d)?`)
+	fieldOfLock = regexp.MustCompile(`[0-9a-f-]{36}:\d:\d+(\+\d)?`)
 )
 
 // withoutExpired returns data without tombstones that have expired: a short cut does not remove them.
@@ -184,7 +184,7 @@ func (b *twinBench) field(c *Client, reads bool, known int) string {
 		field, _, _ := strings.Cut(pick(b, there...), "+")
 		return field
 	}
-	return fmt.Sprintf("%s:%d:0%s%d", c.ID(), 1+b.rng.IntN(2), map[bool]string{true: "5"}[reads], 1+b.rng.IntN(2))
+	return fmt.Sprintf("%s:%d:%s%d", c.ID(), 1+b.rng.IntN(2), map[bool]string{true: "5"}[reads], 1+b.rng.IntN(2))
 }
 
 // holder returns a field that has the lock, or "".
@@ -224,8 +224,9 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, reads, 8), 1)
 	}
 	release := contract.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
+	number := strings.LastIndexByte(end.Field, ':') + 1
 	to := contract.Rename{
-		From: end.Field, To: strings.Replace(end.Field, ":0", ":09", 1), Lease: a.Lease, Late: b.oneIn(2),
+		From: end.Field, To: end.Field[:number] + "9" + end.Field[number:], Lease: a.Lease, Late: b.oneIn(2),
 	}
 	var one send.Call
 	switch b.rng.IntN(20) {
@@ -247,9 +248,6 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 		if arg == "publish" || arg == "spublish" {
 			one.Args[i] = b.verb
 		}
-	}
-	if b.oneIn(15) {
-		one = withoutTheLine(one)
 	}
 	for name, script := range record.Scripts {
 		if script == one.Script {
@@ -325,7 +323,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 // mess puts other data into the line.
 func (b *twinBench) mess(do func(text string, command ...any), line string) {
 	field := pick(b, "first", "1", b.clients[0].ID())
-	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "9 push 8000 0 1 "+b.clients[1].ID()+":1:01 1")
+	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "9 push 8000 0 1 "+b.clients[1].ID()+":1:1 1")
 	if b.oneIn(4) {
 		do("the line is a text", "del", line)
 		do("the line is a text", "set", line, value)

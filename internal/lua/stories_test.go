@@ -170,7 +170,7 @@ func (p *teller) value(word string) string {
 	} else if d, err := time.ParseDuration(word); err == nil {
 		return strconv.FormatInt(d.Milliseconds(), 10)
 	} else if word != "" && letter.FindString(word) == word {
-		word += ":1:01"
+		word += ":1:1"
 	}
 	return letter.ReplaceAllStringFunc(word, func(name string) string { return p.ids[name] })
 }

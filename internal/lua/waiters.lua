@@ -9,16 +9,16 @@
 --              it is not, -1 if that is not known
 --
 -- Rules: nothing is written. No number of a request leaves the script, because a grant names that number: see
--- internal/engine/line.go. At most most_listed waiters are returned, the first ones. If the user may not read the
--- line, or may not ask for the number of subscribers, the rest of the answer is right all the same.
+-- internal/engine/line.go. At most most_listed waiters are returned, the first ones. If the user may not ask for the
+-- number of subscribers, the rest of the answer is right all the same.
 --
 -- For the script:
 -- Defines  queue_waiters(all, timeouts, heartbeats, wishes, channel, how)  the waiters of a fair lock. all has the
---          fields of its queue; timeouts and heartbeats are {member, score, ...}; wishes is the key of the wishes,
---          which may be that of the lock: see queue.lua.
--- Defines  line_waiters(key, lock, held, writers, channel, how)  the waiters of any other lock: those in the line, in
---          order, and behind them the writers that have no place; how many waiters there are; whether the line could
---          be read. held has true for the fields that hold the lock, and writers is {member, score, ...}.
+--          fields of its queue; timeouts and heartbeats are {member, score, ...}; wishes is the key of the wishes:
+--          see queue.lua.
+-- Defines  line_waiters(key, held, writers, channel, how)  the waiters of any other lock: those in the line, in
+--          order, and behind them the writers that have no place; how many waiters there are. held has true for the
+--          fields that hold the lock, and writers is {member, score, ...}.
 -- For this file:
 -- Defines  values_of(key, fields)                the values of at most most_listed fields.
 -- Defines  scores(list)                          a table with the score of each member.
@@ -28,13 +28,8 @@
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
 
--- Returns the values of at most most_listed fields; all are false if they cannot be read.
 local function values_of(key, fields)
-    if #fields == 0 then
-        return fields
-    end
-    local values = redis.pcall('hmget', key, unpack(fields))
-    return values.err and {} or values
+    return #fields == 0 and fields or redis.call('hmget', key, unpack(fields))
 end
 
 local function scores(list)
@@ -80,14 +75,8 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
     return waiters
 end
 
--- Returns the clients of the places in the line, in order, and their numbers; nil if this user may not read the line.
 local function clients_in(key)
-    local head = redis.pcall('hmget', key, 'first', 'last')
-    if head.err and head.err:find('WRONGTYPE ', 1, true) then
-        error(head, 0)
-    elseif head.err then
-        return nil
-    end
+    local head = redis.call('hmget', key, 'first', 'last')
     local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
     if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
         refuse(key, 'type hash') -- as open_line does
@@ -133,13 +122,9 @@ local function first_places(key, clients, numbers)
 end
 
 -- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
-local function line_waiters(key, lock, held, writers, channel, how)
+local function line_waiters(key, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients, numbers, known = {}, {}, false
-    if key ~= lock then
-        local found, of = clients_in(key)
-        clients, numbers, known = found or {}, of or {}, found ~= nil
-    end
+    local clients, numbers = clients_in(key)
     local places, n = first_places(key, clients, numbers)
     local in_line, channels, waiters = {}, {}, {}
     -- At most longest_line.
@@ -169,5 +154,5 @@ local function line_waiters(key, lock, held, writers, channel, how)
             end
         end
     end
-    return waiters, n, known
+    return waiters, n
 end

@@ -4,8 +4,7 @@
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms at which its heartbeat expires}; a writer that
 --          holds the read lock has a second entry, with the field of this hold.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the lease in ms.
@@ -97,7 +96,7 @@ local function has_legacy_holder()
     local entries = fields_of(lock)
     -- At most most_holds.
     for i = 1, entries and #entries or 0, 2 do
-        if entries[i] ~= 'mode' and not uses_line(entries[i]) then
+        if entries[i] ~= 'mode' and not is_relocks(entries[i]) then
             return true
         end
     end
@@ -116,7 +115,7 @@ end
 local line
 if not mine then
     line = open_line(lock, KEYS[3], write_field) -- before the first write, because it may refuse
-    if line and has_tombstone(line, write_field) then
+    if has_tombstone(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local free = not mode and not plain
@@ -141,12 +140,12 @@ if not mine then
             return {-2, 0, 0}
         end
     end
-    local joins = line and waits and (not free or line.exists)
+    local joins = waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and delivery ~= 'barge' then
+    if free and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -157,7 +156,7 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
+        local left = delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
             line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
@@ -165,7 +164,7 @@ if not mine then
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local legacy = delivery ~= 'barge' and (not line or has_legacy_holder())
+        local legacy = delivery ~= 'barge' and has_legacy_holder()
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end

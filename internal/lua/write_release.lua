@@ -3,8 +3,7 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
---          cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the prefix of the key of a read lease.

@@ -8,6 +8,7 @@ package send
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -163,6 +164,8 @@ func orMisled(err error) error {
 		return fmt.Errorf("NOAUTH: Redis requires a password, and the Redis client has sent none: %w", err)
 	case RefusedWith(err, "READONLY"):
 		return fmt.Errorf("this is a replica: use the address of the primary: %w", err)
+	case Forbidden(err) && (strings.HasSuffix(err.Error(), " a key") || strings.HasSuffix(err.Error(), " keys used as arguments")):
+		return fmt.Errorf("grant the user all keys of the lock, those of the pattern ~relock_* too: %w", err)
 	}
 	return err
 }

@@ -70,9 +70,8 @@ type retry struct {
 	underWay []*try
 	detached *detached // the state that underWay shares with its goroutines; nil: there was no such try
 
-	once      bool  // the request is sent once
-	abandoned bool  // the caller has left, and an outcome is an orphan
-	forbidden error // set if the user may not use all keys of the request
+	once      bool // the request is sent once
+	abandoned bool // the caller has left, and an outcome is an orphan
 }
 
 // An outcome is the result of a try.
@@ -97,13 +96,13 @@ func (r *retry) run(w *Wait) Answer {
 			}
 			continue
 		case o.err == nil:
-			r.succeeded()
 			return r.answer(Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)})
 		}
 		if why := r.failed(w, o); why != nil {
 			return r.leave(why)
 		}
-		if r.degrade(o.err) {
+		if alone := r.req.Call.Alone; alone != nil && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
+			r.req.Call = Call{Script: alone, Keys: whole.Keys[:1], Args: whole.Args}
 			continue
 		}
 		if r.hadEnded(o.err) {
@@ -115,7 +114,7 @@ func (r *retry) run(w *Wait) Answer {
 			return r.giveUp(o.err)
 		}
 		w.OnCaller = false
-		r.req.Call, r.forbidden = whole, nil // what was refused may be allowed next time
+		r.req.Call = whole // its keys may be together by now
 		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
 		if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
 			r.resume = may
@@ -135,9 +134,6 @@ func (r *retry) runOnce(w *Wait) Answer {
 	}
 	if why != nil {
 		return r.leave(why)
-	}
-	if o.err != nil && r.degrade(o.err) { // Redis has not run the call
-		return r.runOnce(w)
 	}
 	answer := Answer{Value: o.value, Err: o.err, Sent: o.sent}
 	if o.err != nil && MayHaveRun(o.err) {
@@ -160,35 +156,6 @@ func (r *retry) withLast(w *Wait, why error) error {
 		return r.Explain(err, r.req.key())
 	}
 	return err
-}
-
-// degrade removes the optional keys from a request if err is a refusal of its keys. It reports whether there were
-// any.
-func (r *retry) degrade(err error) bool {
-	forbidden := Forbidden(err)
-	if forbidden && r.optional.Load() == keysAllowed || !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
-		return false
-	}
-	call, ok := r.req.Call.degraded()
-	if !ok {
-		return false
-	}
-	if r.req.Call = call; forbidden {
-		r.forbidden = err
-	}
-	return true
-}
-
-// succeeded records that Redis has run the request.
-func (r *retry) succeeded() {
-	if r.optional.Load() != keysUnknown {
-		return
-	}
-	if _, used := r.req.Call.degraded(); used {
-		r.optional.CompareAndSwap(keysUnknown, keysAllowed)
-	} else if r.forbidden != nil && r.optional.CompareAndSwap(keysUnknown, keysRefused) && r.config.Degraded != nil {
-		r.config.Degraded(r.forbidden)
-	}
 }
 
 // silent reports whether there is no outcome yet.

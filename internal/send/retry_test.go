@@ -552,28 +552,27 @@ func TestOtherRefusalsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
-// The keys that a user may not use while its permissions are being changed are sent again afterwards.
-func TestRotationOfCredentialsCostsNoKeys(t *testing.T) {
+// While the keys of a call are on two servers, it is sent with the first one alone. After another refusal it is sent whole.
+func TestCallIsSentWithOneKeyWhileTheKeysAreApart(t *testing.T) {
+	const apart, loading = refusal("TRYAGAIN Multiple keys request during rehashing of slot"), refusal("LOADING")
+	whole, alone := NewScript("return 1"), NewScript("return 2")
+	r := Request{Call: Call{Script: whole, Keys: []string{"x", "line"}, Args: []any{"field"}, Alone: alone}}
 	in(t, func(b *bench) {
-		start, waiter := time.Now(), Request{Acquiring: true, Call: Call{
-			Keys: []string{"x", "line"}, Optional: []OptionalKey{{Key: 1}},
-		}}
+		var sent []Call
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
-			if time.Since(start) < 3*time.Second {
-				return nil, notAdmitted[4]
-			}
-			return []any{c.Keys[1]}, nil
-		})
-		time.Sleep(2 * time.Second)
-		answers(t, "line", b.Do(b.wait(context.Background()), waiter, start))
-		b.fake.setRun(func(_ context.Context, c Call) (any, error) { // permitted between the two tries
-			if c.Keys[1] == "line" {
-				return nil, notAdmitted[4]
+			switch sent = append(sent, c); {
+			case len(sent) == 2:
+				return nil, loading
+			case c.Script == whole:
+				return nil, apart
 			}
 			return echo(c), nil
 		})
-		waiter.Acquiring = false
-		assert.Equal(t, notAdmitted[4], b.Do(b.wait(context.Background()), waiter, start).Err)
-		assert.False(t, b.Degraded())
+		answers(t, "x", b.Do(b.wait(context.Background()), r, time.Time{}))
+		narrow := Call{Script: alone, Keys: []string{"x"}, Args: []any{"field"}}
+		assert.Equal(t, []Call{r.Call, narrow, r.Call, narrow}, sent)
+		sent = nil
+		assert.Equal(t, apart, b.Once(b.wait(context.Background()), r).Err)
+		assert.Len(t, sent, 1)
 	})
 }

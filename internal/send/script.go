@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -49,9 +48,9 @@ type Call struct {
 	// Run, in place of a script, carries the call out in this process. It is called once, and answers as a script does.
 	Run func(w *Wait) (any, error)
 
-	// Optional lists the keys that the call can do without. If Redis refuses the keys, because the user may not use
-	// one of them, or because their slot is being moved, the call is sent with other keys in these positions.
-	Optional []OptionalKey
+	// Alone, if not nil, does with the first key alone what Script does with all of them, and has the same arguments.
+	// It is sent in place of Script while the slot of the keys moves, and they are not on the same server.
+	Alone *Script
 }
 
 // Words returns keys as they are in a command. A call that is made often has them, because each of them would be
@@ -62,28 +61,6 @@ func Words(keys []string) []any {
 		words[i] = key
 	}
 	return words
-}
-
-// An OptionalKey is the index of a key that a call can do without, and the index of the key that is sent in its
-// place.
-type OptionalKey struct{ Key, Instead int }
-
-// degraded returns the call without its optional keys. ok is false if there are none.
-func (c Call) degraded() (_ Call, ok bool) {
-	keys := c.Keys
-	for _, s := range c.Optional {
-		if s.Key >= len(keys) || keys[s.Key] == keys[s.Instead] {
-			continue
-		}
-		if !ok {
-			keys, ok = slices.Clone(keys), true
-		}
-		keys[s.Key] = keys[s.Instead]
-	}
-	if ok {
-		c.Keys, c.Words = keys, nil
-	}
-	return c, ok
 }
 
 // command returns the command for the call, by digest or with the whole source.

@@ -55,8 +55,6 @@ type Config struct {
 	RetryBudget time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
 	Spawn func(f func())
-	// Degraded, if not nil, is called once when the user may not use the optional keys of calls.
-	Degraded func(err error)
 	// Reroute finds the servers again, because Redis did not answer, or is a Cluster that is down.
 	Reroute func()
 	Log     *slog.Logger
@@ -77,17 +75,9 @@ type Sender struct {
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
 	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
-	optional  atomic.Int32 // whether the user may use the optional keys: keysUnknown, keysAllowed or keysRefused
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 }
-
-// Whether the user may use the optional keys of calls. It is found out once.
-const (
-	keysUnknown int32 = iota
-	keysAllowed       // a later refusal of them passes: credentials are being rotated
-	keysRefused       // calls are sent without them
-)
 
 // New returns a Sender.
 func New(c Config) *Sender {
@@ -97,9 +87,6 @@ func New(c Config) *Sender {
 	}
 	return s
 }
-
-// Degraded reports whether calls are sent without their optional keys.
-func (s *Sender) Degraded() bool { return s.optional.Load() == keysRefused }
 
 // Healthy reports whether the last call was answered.
 func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
@@ -220,9 +207,6 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 		sent, wait := time.Now(), *w // a copy: w is not to escape to the heap for other calls
 		value, err := r.Call.Run(&wait)
 		return Answer{Value: value, Err: err, Sent: sent}
-	}
-	if s.Degraded() {
-		r.Call, _ = r.Call.degraded()
 	}
 	tries := retry{Sender: s, req: r, lastReply: lastReply}
 	if !w.NoWait || w.Patient || !w.Deadline.IsZero() {

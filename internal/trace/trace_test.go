@@ -19,9 +19,9 @@ const (
 func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 	for what, s := range map[string]state{
 		"a hold of Redisson": {Record: []string{clientA + ":1", "1"}},
-		"two holds":          {Record: []string{clientA + ":1:01", "1", clientB + ":1:01", "1"}},
+		"two holds":          {Record: []string{clientA + ":1:1", "1", clientB + ":1:1", "1"}},
 		"a place that hears no grant": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA,
-			"1 poll 1000 0 5 " + clientA + ":1:02"}},
+			"1 poll 1000 0 5 " + clientA + ":1:2"}},
 		"a text that is no place": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 push"}},
 	} {
 		_, err := make(clients).of(s)
@@ -32,7 +32,7 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 func TestGrantToAnotherClientThanTheOneThatIsToldIsAnError(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.clients.name(clientA)
-	_, err := c.told(note{Told: [][2]string{{"channel:" + clientA, "grant " + clientB + ":1:01 5 1000 0"}}})
+	_, err := c.told(note{Told: [][2]string{{"channel:" + clientA, "grant " + clientB + ":1:1 5 1000 0"}}})
 	require.Error(t, err)
 	told, err := c.told(note{Told: [][2]string{{"channel:" + clientA, "free"}, {"channel", "0"}}})
 	require.NoError(t, err)

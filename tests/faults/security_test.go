@@ -353,13 +353,12 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
+		"lock":      "~lock:orders:* ~relock_*:{lock:orders:* +exists +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
 		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
-		"read":      "~{lock:orders:* +exists +set +hdel",
-		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem +zrevrange",
+		"read":      "~{lock:orders:* +set +hdel",
+		"write":     "+time +hgetall +zadd +zrem +zrevrange",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* " +
-			"~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +zrangebyscore +zscore +zcard",
 	} {
 		for _, right := range strings.Fields(rights) {
@@ -369,8 +368,8 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	assert.Len(
 		t,
 		lacks,
-		len(locktest.SmallestKeys)+len(locktest.SmallestCommands)-4,
-		"rights that are tried; +eval: see above; the line: see testWithoutWakeups; +zmscore is for Java and the dead; "+
+		len(locktest.SmallestKeys)+len(locktest.SmallestCommands)-3,
+		"rights that are tried; +eval: see above; +zmscore is for Java and the dead; "+
 			"without +lrem a waiter that gives up is evicted a little later",
 	)
 	var each sync.WaitGroup
@@ -454,9 +453,6 @@ func testWithoutWakeups(t *testing.T, b *locktest.Bench, d *locktest.Deployment,
 		{subscribe, "lock", true, false, true},
 		{unsubscribe, "lock", false, false, true},
 		{locktest.SmallestChannels[0], "lock", true, true, true},
-		{"~relock_line:{lock:orders:*", "lock", false, false, true},
-		{"~relock_line:{lock:orders:*", "fair", false, false, true},
-		{"~relock_line:{lock:orders:*", "semaphore", false, false, true},
 		{publish, "semaphore", false, true, false},
 		{locktest.SmallestChannels[2], "semaphore", true, true, true},
 		{locktest.SmallestChannels[1], "read", true, false, true}, // a writer asks every second anyway

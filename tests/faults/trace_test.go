@@ -142,7 +142,7 @@ func TestTraceOfALateRequest(t *testing.T) {
 		recordsTraces(b)
 		holder, waiter := b.Manual().Takes(), b.Manual().Listens()
 		early := *waiter
-		waiter.Field = waiter.ID + ":1:02"
+		waiter.Field = waiter.ID + ":1:2"
 		waiter.Joins()
 		holder.Release(false)
 		require.Equal(t, waiter.Field, b.Holder(), "the lock is granted to the later wait")
@@ -192,7 +192,7 @@ func walk(b *locktest.Bench, rng *rand.Rand) {
 		if op == 0 || waits[m] == 0 {
 			waits[m]++
 		}
-		m.Field = fmt.Sprintf("%s:1:0%d", m.ID, max(1, waits[m]-max(0, rng.IntN(6)-3)))
+		m.Field = fmt.Sprintf("%s:1:%d", m.ID, max(1, waits[m]-max(0, rng.IntN(6)-3)))
 		switch {
 		case op < 5 && m.Hears != nil:
 			m.Ask(contract.Push)

@@ -32,7 +32,7 @@ func BenchmarkUncontended(b *testing.B) {
 
 	l := client.NewLock("relock")
 	of := locktest.RecordOf(client.NewLock("bare"))
-	field := client.ID() + ":1:01"
+	field := client.ID() + ":1:1"
 	acquire := of.Acquire(
 		contract.Attempt{Field: field, Lease: 30 * time.Second, HoldCount: 1, Delivery: contract.Defer, Asked: 1 << 63},
 	)

@@ -132,7 +132,7 @@ func TestTicketsAreChecked(t *testing.T) {
 	live := b.Hold(c.NewLock(b.LockName))
 	i, err := c.Inspect(ctx, b.LockName)
 	b.Must(err)
-	detached := c.ID() + ":0:0123456789012345"
+	detached := c.ID() + ":0:123456789012345"
 	encode := func(change func(t *ticket.Ticket)) string {
 		t := ticket.Ticket{Type: string(TypeLock), Key: "app:" + b.LockName, ID: detached, KeepEnd: time.Now().Add(time.Hour).UnixMilli()}
 		change(&t)
@@ -149,8 +149,8 @@ func TestTicketsAreChecked(t *testing.T) {
 		"no name":           encode(func(t *ticket.Ticket) { t.Key = "app:" }),
 		"a live ID":         encode(func(t *ticket.Ticket) { t.ID = i.Holders[0].Field }),
 		"a Java ID":         encode(func(t *ticket.Ticket) { t.ID = c.ID() + ":7" }),
-		"no client":         encode(func(t *ticket.Ticket) { t.ID = "mode:0:0123456789012345" }),
-		"a short ID":        encode(func(t *ticket.Ticket) { t.ID = c.ID() + ":0:01" }),
+		"no client":         encode(func(t *ticket.Ticket) { t.ID = "mode:0:123456789012345" }),
+		"a short ID":        encode(func(t *ticket.Ticket) { t.ID = c.ID() + ":0:1" }),
 		"permits of a lock": encode(func(t *ticket.Ticket) { t.ID += "+2" }),
 		"too many permits":  encode(func(t *ticket.Ticket) { t.Type, t.ID = string(TypeSemaphore), t.ID+"+1001" }),
 		"another type":      encode(func(t *ticket.Ticket) { t.Type = string(TypeRed) }),

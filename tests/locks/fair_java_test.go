@@ -80,7 +80,7 @@ func newFairQueue(b *locktest.Bench) *fairQueue {
 }
 
 func (q *fairQueue) isHeld() {
-	q.Must(q.Rdb.HSet(context.Background(), q.LockName, locktest.JavaOther+":01", 1).Err())
+	q.Must(q.Rdb.HSet(context.Background(), q.LockName, locktest.JavaOther+":1", 1).Err())
 	q.Must(q.Rdb.PExpire(context.Background(), q.LockName, time.Hour).Err())
 }
 
@@ -107,7 +107,7 @@ func (q *fairQueue) join(java bool, n int) {
 	for range n {
 		q.last++
 		timeout += q.worth
-		waiter := fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b%08d:7%s", q.last, map[bool]string{false: ":01"}[java])
+		waiter := fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b%08d:7%s", q.last, map[bool]string{false: ":1"}[java])
 		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
 		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
 		if !java {

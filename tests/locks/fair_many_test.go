@@ -129,7 +129,7 @@ func TestFairFullQueueWithJava(t *testing.T) {
 	o, _ := q.asks(10_000)
 	assert.Equal(t, farPlaces, o.Standing.Ahead())
 	_, err := locktest.SendAttempt(q.client, q.lock,
-		contract.Attempt{Field: locktest.JavaOther + ":02", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1})
+		contract.Attempt{Field: locktest.JavaOther + ":2", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1})
 	require.NoError(t, err)
 	q.check("nobody has joined")
 }
@@ -204,7 +204,7 @@ func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	}
 	q.Must(locktest.Second(pipe.Exec(q.Context())))
 	start := time.Now()
-	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":01"}))))
+	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
 	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 5*time.Second+2*record.FairHeartbeat))
 	q.Must(l.Unlock(ctx))
 }

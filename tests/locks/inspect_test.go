@@ -199,9 +199,9 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 		"+zrangebyscore",
 		"+get",
 		"+time",
+		"+hmget",
 	}
-	const line = "~relock_line:{lock:orders:*"
-	keys := locktest.Without(locktest.SmallestKeys, line)
+	keys := locktest.SmallestKeys
 	rights := slices.Concat(keys, commands)
 	i, err := d.User(b, rights).Inspect(ctx, rw.Name())
 	require.NoError(t, err)
@@ -217,11 +217,10 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	b.Must(lock.Lock(ctx))
 	them, other := ContextWithOwner(ctx), b.Client(WithPollInterval(time.Hour)).NewLock(lock.Name())
 	got := b.StartWaiter(them, other)
-	all := slices.Concat(rights, []string{line, "+hmget", "+pubsub|numsub"})
+	all := slices.Concat(rights, []string{"+pubsub|numsub"})
 	waiter := func(rights []string) (w Waiter) {
 		i, err := d.User(b, rights).Inspect(ctx, lock.Name())
 		require.NoError(t, err)
-		assert.False(t, i.QueueUnknown)
 		if assert.Equal(t, len(i.Waiters), i.Waiting) && len(i.Waiters) > 0 {
 			w = i.Waiters[0]
 		}
@@ -230,13 +229,6 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	testredis.Await(t, "one waits", locktest.Soon, func() bool { return waiter(all).Reachable == ReachableYes })
 	assert.False(t, waiter(all).Since.IsZero())
 	assert.Equal(t, ReachableUnknown, waiter(locktest.Without(all, "+pubsub|numsub")).Reachable)
-	for _, right := range []string{line, "+hmget"} {
-		i, err := d.User(b, locktest.Without(all, right)).Inspect(ctx, lock.Name())
-		require.NoError(t, err, "without %s", right)
-		assert.True(t, i.QueueUnknown, "without %s", right)
-		assert.Empty(t, i.Waiters)
-		assert.Len(t, i.Holders, 1)
-	}
 	b.Must(lock.Unlock(ctx))
 	b.Must(<-got)
 	b.Must(other.Unlock(them))
@@ -343,7 +335,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	c := b.Client()
 	begin, check := b.WatchBusy(locktest.MostBusy)
 	const many = record.MostShown + 2000
-	const field = `local field = string.format('00000000-0000-4000-8000-%012d', i) .. ':7:01' `
+	const field = `local field = string.format('00000000-0000-4000-8000-%012d', i) .. ':7:1' `
 	inTime := func(what string) Inspection {
 		begin()
 		i := b.Inspect(c)
@@ -353,7 +345,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	}
 
 	const inLine = 1500
-	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':7:01' .. ` +
+	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':7:1' .. ` +
 		`ARGV[2] .. ' 1') `
 	fill := func(key, suffix string) {
 		b.Must(b.Rdb.Eval(
@@ -480,7 +472,7 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: "alice"}).Err()
 			},
 			"a zset with a permit among all": func(b *locktest.Bench, key string) error {
-				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: locktest.JavaThread + ":017"},
+				return b.Rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: locktest.JavaThread + ":17"},
 					redis.Z{Score: past, Member: "alice"}).Err()
 			},
 		} {

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,7 +72,6 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		require.Len(t, i.Waiters, 3)
 		assert.Equal(t, 3, i.Waiting)
 		assert.Equal(t, 1, i.Gone, "nobody is subscribed for Java")
-		assert.False(t, i.QueueUnknown)
 		assert.False(t, i.More)
 		for n, w := range i.Waiters {
 			assert.Equal(t, waiters[n].Client, w.Client, "waiter %d is %+v", n, w)
@@ -163,7 +161,6 @@ func TestInspectShowsTheWaitQueue(t *testing.T) {
 				i := b.Inspect(b.Client())
 				require.Len(t, i.Waiters, 3)
 				assert.Equal(t, 3, i.Waiting)
-				assert.False(t, i.QueueUnknown)
 				assert.False(t, i.More)
 				assert.Len(t, i.Holders, 1)
 				for n, w := range i.Waiters {
@@ -240,9 +237,9 @@ func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 		c := b.Client()
 		const client, other = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10", "6b3e8c2f-5d13-4c9f-8e30-1d6b4f208b21"
 		b.Must(b.Rdb.HSet(ctx, b.LineKey(), "first", 2, "last", 7,
-			2, "\x1b[31m\n", "\x1b[31m\n", "2 push 1000 0 1 \x1b[31m\n:1:02 5", // no client
-			3, client, client, "4 push 1000 0 1 "+client+":1:02 5", // another number
-			4, other, other, "4 push 1000 0 1 "+client+":1:02 5", // the field of another client
+			2, "\x1b[31m\n", "\x1b[31m\n", "2 push 1000 0 1 \x1b[31m\n:1:2 5", // no client
+			3, client, client, "4 push 1000 0 1 "+client+":1:2 5", // another number
+			4, other, other, "4 push 1000 0 1 "+client+":1:2 5", // the field of another client
 			5, "x", 6, client, 7, "no place",
 			"no place", "7 push",
 		).Err())
@@ -250,19 +247,19 @@ func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 		assert.Equal(t, TypeNone, i.Type, "%+v", i)
 		assert.Empty(t, i.Waiters)
 		assert.Zero(t, i.Waiting)
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 \x1b 1000 0 1 "+client+":1:02 5").Err())
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 \x1b 1000 0 1 "+client+":1:2 5").Err())
 		assert.Empty(t, b.Inspect(c).Waiters, "a delivery that is no word")
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:02 99999999999999999999").Err())
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2 99999999999999999999").Err())
 		_, err := c.Inspect(ctx, b.LockName)
 		assert.ErrorIs(t, err, send.ErrReply, "a time that is none")
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:02 9999999999999999").Err())
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2 9999999999999999").Err())
 		i = b.Inspect(c)
 		require.Len(t, i.Waiters, 1)
 		assert.Equal(t, TypeLock, i.Type)
 		assert.False(t, i.Held())
 		assert.Equal(t, Contender{Field: client + ":-3", Client: client, Owner: "owner 3"}, i.Waiters[0].Contender)
 		assert.Equal(t, 9999, i.Waiters[0].Since.UTC().Year())
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:02:write 5").Err())
+		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2:write 5").Err())
 		assert.Equal(t, TypeReadWrite, b.Inspect(c).Type)
 
 		for _, strange := range []map[string]any{
@@ -309,34 +306,6 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b.MustBe(<-got, context.Canceled)
 	b.Must(rw.Read().Unlock(reader))
 	b.Must(other.Unlock(reader))
-}
-
-// A Client that may not read one wait queue goes on using those of its own locks.
-func TestInspectWithoutTheQueueSlowsNoLockDown(t *testing.T) {
-	s := testredis.Start(t)
-	b := locktest.NewBench(t, s.Addr())
-	ctx := context.Background()
-	rights := slices.Concat(locktest.SmallestKeys, locktest.SmallestChannels, locktest.SmallestCommands, locktest.SmallestWakeups)
-	rights = append(rights, "~users:*", "~{users:*", "~redisson_lock_token:{users:*", "~redisson_lock_queue:{users:*",
-		"~redisson_lock_timeout:{users:*",
-		"~relock_lock_alive:{users:*", "~relock_rwlock_writers:{users:*")
-	c := b.Deployment(s).User(b, rights)
-	holder := b.Client().NewLock("users:1")
-	b.Must(holder.Lock(ctx))
-	i, err := c.Inspect(ctx, "users:1")
-	b.Must(err)
-	require.True(t, i.QueueUnknown)
-	assert.Len(t, i.Holders, 1)
-	b.Must(holder.Unlock(ctx))
-
-	mine := c.NewLock(locktest.OrderName())
-	b.Must(mine.Lock(ctx))
-	i, err = c.Inspect(ctx, mine.Name())
-	b.Must(err)
-	assert.False(t, i.QueueUnknown)
-	require.Len(t, i.Holders, 1)
-	assert.True(t, engine.UsesLine(i.Holders[0].Field), "its locks pass along their wait queues")
-	b.Must(mine.Unlock(ctx))
 }
 
 // A waiter for several permits is a waiter of this package like any other, and has the number that it wants.

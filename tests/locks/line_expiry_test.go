@@ -96,7 +96,7 @@ func fillLine(b *locktest.Bench, from, to int, more string) (clients []string) {
 	}
 	b.Must(b.Rdb.Eval(context.Background(), `for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		local place = i .. ' poll 60000 0 1 ' .. client .. ':1:01' .. ARGV[3] .. ' 1'
+		local place = i .. ' poll 60000 0 1 ' .. client .. ':1:1' .. ARGV[3] .. ' 1'
 		redis.call('hset', KEYS[1], i, client, client, place)
 	end
 	local first = math.min(tonumber(redis.call('hget', KEYS[1], 'first') or ARGV[1]), tonumber(ARGV[1]))

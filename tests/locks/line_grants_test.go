@@ -244,7 +244,7 @@ func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		b.Manual().Takes()
 		c := contender(b).joins()
-		unknown := c.client.ID() + ":7:0999"
+		unknown := c.client.ID() + ":7:999"
 		ctx := context.Background()
 		_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Del(ctx, b.LockName)
@@ -270,7 +270,7 @@ func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 		first.Release(false)
 		c.gets()
 		for i := range 3 { // the messages are read in order
-			unknown := fmt.Sprintf("%s:7:0%d", c.client.ID(), 900+i)
+			unknown := fmt.Sprintf("%s:7:%d", c.client.ID(), 900+i)
 			c.tell(b.Rdb, p.Field, p.Asked, 5000)
 			c.tell(b.Rdb, unknown, 1, 5000)
 			testredis.Await(b, "the message behind it is handled", locktest.Soon, func() bool { return ended(b, unknown) })

@@ -2,7 +2,8 @@ package locks
 
 // The line for users who may not publish, subscribe, or use its keys.
 //
-// Rules: such a user acquires locks all the same, and passes them on. It lets those in the line go first.
+// Rules: a user who may not publish or subscribe acquires locks all the same, and passes them on. It lets those in the
+// line go first.
 
 import (
 	"context"
@@ -15,17 +16,14 @@ import (
 	"time"
 
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// A user that may not publish, not subscribe, or not use the keys of the line acquires locks, and passes them to
-// others.
+// A user that may not publish, or not subscribe, acquires locks, and passes them to others.
 func TestLineWithoutAPermission(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -36,8 +34,6 @@ func TestLineWithoutAPermission(t *testing.T) {
 		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
 		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
 		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
-		"line": {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"},
-			"refuses the keys of the wait queues"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -137,58 +133,25 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	}
 }
 
-// withoutLine are the permissions of a user that may do everything with the locks of a bench, except use their line.
-var withoutLine = []string{
-	"~lock-*",
-	"~{lock-*",
-	"~redisson_lock_*",
-	"~relock_lock_alive:*",
-	"~relock_rwlock_writers:*",
-	"allchannels",
-	"allcommands",
-}
-
-// The field of the first hold of a Client already shows whether its user may use the line.
-func TestLineFieldOfTheFirstHoldShowsWhetherTheUserMayUseTheLine(t *testing.T) {
+// A user that may use the keys of Redisson alone is told at once which pattern to grant, for each type of lock, and
+// nothing is left in Redis.
+func TestLineWithoutItsKeysIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	b := locktest.NewLineBench(t, server.Addr())
-	d := b.Deployment(server)
-	all := []string{"~*", "allchannels", "allcommands"}
+	user := b.Deployment(server).User(b, []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "allchannels", "allcommands"})
 	for _, kind := range locktest.RecordLocks {
-		for _, may := range []bool{true, false} {
-			rights := all
-			if !may {
-				rights = withoutLine
-			}
-			ctx, name := ContextWithOwner(
-				context.Background(),
-			), fmt.Sprintf(
-				"%s-%s-%t",
-				b.LockName,
-				strings.ReplaceAll(kind.Name, " ", "-"),
-				may,
-			)
-			c := d.User(b, rights)
-			l := kind.One(c, name)
-			got, err := l.TryLock(ctx, 0, 0)
-			require.NoError(b, err, kind.Name)
-			require.True(b, got, "%s, may use the line: %t", kind.Name, may)
-			i, err := b.Client().Inspect(ctx, name)
-			b.Must(err)
-			require.Len(b, i.Holders, 1, kind.Name)
-			// The first request of a reader that may use the key of the line is a release: writers look.
-			if kind.Name != "read" || may {
-				assert.Equal(
-					b,
-					may,
-					engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, record.WriteSuffix)),
-					"%s: %s",
-					kind.Name,
-					i.Holders[0].Field,
-				)
-			}
-			b.Must(l.Unlock(ctx))
+		ctx, l := context.Background(), kind.One(user, b.LockName)
+		start := time.Now()
+		for what, call := range map[string]func() error{
+			"Lock":        func() error { return l.Lock(ctx) },
+			"TryLock":     func() error { return locktest.Second(l.TryLock(ctx, 0, 0)) },
+			"ForceUnlock": func() error { return locktest.Second(l.ForceUnlock(ctx)) },
+			"Inspect":     func() error { return locktest.Second(user.Inspect(ctx, b.LockName)) },
+		} {
+			assert.ErrorContains(b, call(), "~relock_*", "%s: %s", kind.Name, what)
 		}
+		assert.Less(b, time.Since(start), locktest.Soon, kind.Name)
+		assert.Empty(b, b.Rdb.Keys(ctx, "*").Val(), kind.Name)
 	}
 }

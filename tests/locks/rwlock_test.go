@@ -421,7 +421,7 @@ func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	b.Cleanup(b.Forget)
 	read, write := locktest.RecordOf(b.Client().NewRWLock(b.LockName).Read()), b.Client().NewRWLock(b.LockName).Write()
 	const many = 1000
-	reader := func(n int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d:1:01", n) }
+	reader := func(n int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d:1:1", n) }
 	leaseKey := func(n int) string { return record.SuffixName(b.LockName, reader(n)+":rwlock_timeout:1") }
 	pipe := b.Rdb.Pipeline()
 	pipe.HSet(ctx, b.LockName, "mode", "read")

@@ -43,7 +43,7 @@ const neverDue = 2_000_000 * time.Hour // a hand-off window that never ends
 func newPermitClient(b *locktest.Bench, s *Semaphore) *permitClient {
 	id := uuid.NewString()
 	b.Cleanup(b.Forget)
-	return &permitClient{Bench: b, l: locktest.RecordOf(s), id: id, field: id + ":1:01"}
+	return &permitClient{Bench: b, l: locktest.RecordOf(s), id: id, field: id + ":1:1"}
 }
 
 func (c *permitClient) ask(line string) send.Reply {
@@ -294,7 +294,7 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 				b.Rdb.Publish(ctx, locktest.AnnounceOf(locktest.RecordOf(c.s))+":"+c.client.ID(), fmt.Sprintf("grant %s %d 5000 0", field, asked)).Err(),
 			)
 		}
-		unknown := c.client.ID() + ":7:0999"
+		unknown := c.client.ID() + ":7:999"
 		tell(first.Field, first.Asked)
 		tell(unknown, 1)
 		testredis.Await(b, "the message behind it is handled", locktest.Soon, func() bool { return ended(b, unknown) })

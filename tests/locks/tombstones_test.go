@@ -196,7 +196,7 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 		}
 		hears(p.Field)
 		assert.False(b, ended(b, p.Field), "a tombstone")
-		unknown := c.client.ID() + ":1:0999"
+		unknown := c.client.ID() + ":1:999"
 		hears(unknown)
 		assert.True(b, ended(b, unknown), "of this field the process knows nothing")
 	})
@@ -238,7 +238,7 @@ func TestTombstonesOfALockAreLimited(t *testing.T) {
 			l, fields := of(b.Me, b.LockName), []string{}
 			for i := range most + 1 {
 				a := locktest.AttemptOf(b.Me)
-				a.Field, a.Late = fmt.Sprintf("%s:%d:0%d", b.Me.ID(), i, i+1), true
+				a.Field, a.Late = fmt.Sprintf("%s:%d:%d", b.Me.ID(), i, i+1), true
 				b.Does(l.RollBack(a), -1)
 				fields = append(fields, a.Field)
 			}
@@ -265,7 +265,7 @@ func TestTombstoneNeedsNoMemory(t *testing.T) {
 			l, a := of(b.Me, b.LockName), locktest.AttemptOf(b.Me)
 			a.Delivery, a.Late = contract.Barge, true
 			detached := a
-			detached.Field = b.Me.ID() + ":0:0123456789012345"
+			detached.Field = b.Me.ID() + ":0:123456789012345"
 			withoutMemory := func(c send.Call, first int64) {
 				b.Must(b.Rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 				b.Does(c, first)

@@ -40,6 +40,10 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -150,9 +154,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -169,8 +170,6 @@ local function open_line(lock, key, field)
         changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
-
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
 
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 
@@ -203,11 +202,7 @@ end
 local most_listed = 1000 -- as mostWaiters in inspect.go
 
 local function values_of(key, fields)
-    if #fields == 0 then
-        return fields
-    end
-    local values = redis.pcall('hmget', key, unpack(fields))
-    return values.err and {} or values
+    return #fields == 0 and fields or redis.call('hmget', key, unpack(fields))
 end
 
 local function scores(list)
@@ -248,12 +243,7 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
 end
 
 local function clients_in(key)
-    local head = redis.pcall('hmget', key, 'first', 'last')
-    if head.err and head.err:find('WRONGTYPE ', 1, true) then
-        error(head, 0)
-    elseif head.err then
-        return nil
-    end
+    local head = redis.call('hmget', key, 'first', 'last')
     local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
     if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
         refuse(key, 'type hash') -- as open_line does
@@ -291,13 +281,9 @@ local function first_places(key, clients, numbers)
     return places, n
 end
 
-local function line_waiters(key, lock, held, writers, channel, how)
+local function line_waiters(key, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients, numbers, known = {}, {}, false
-    if key ~= lock then
-        local found, of = clients_in(key)
-        clients, numbers, known = found or {}, of or {}, found ~= nil
-    end
+    local clients, numbers = clients_in(key)
     local places, n = first_places(key, clients, numbers)
     local in_line, channels, waiters = {}, {}, {}
     for _, client in ipairs(clients) do
@@ -323,7 +309,7 @@ local function line_waiters(key, lock, held, writers, channel, how)
             end
         end
     end
-    return waiters, n, known
+    return waiters, n
 end
 return answer(function()
 
@@ -380,9 +366,9 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n, known = line_waiters(line_key, lock, {}, {}, permit_channel, how)
+    local waiters, n = line_waiters(line_key, {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, 0, waiters, n, known and 1 or 0, '', ms(free + expired), permits}
+        {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
 
 if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
@@ -422,17 +408,17 @@ if wrong then
     return redis.error_reply(wrong)
 end
 local fair = not mode and #queued + #ends + #beats > 0
-local waiters, n, known = {}, #queued, true
+local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n, known = line_waiters(line_key, lock, held, {}, lock_channel, how)
-    local others, more, both = line_waiters(writers_line, lock, held, writing, rw_channel, how)
+    waiters, n = line_waiters(line_key, held, {}, lock_channel, how)
+    local others, more = line_waiters(writers_line, held, writing, rw_channel, how)
     for i = 1, math.min(#others, 5 * most_listed - #waiters) do
         waiters[#waiters + 1] = others[i]
     end
-    n, known = n + more, known and both
+    n = n + more
 end
-return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, known and 1 or 0, token, '', {}}
+return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
 
 end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'hash', 'hash', 'hash'})

@@ -93,8 +93,8 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -307,16 +307,11 @@ local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
-
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 local function note_wish(q, waiter, wish, life)
-    if q.wishes == q.lock then
-        return
-    end
     local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
     local since = before or ms(math.floor(q.now / 1000))
     redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
@@ -329,7 +324,7 @@ local function note_wish(q, waiter, wish, life)
 end
 
 local function count_wishes(q)
-    local wishes = q.wishes ~= q.lock and redis.pcall('hlen', q.wishes)
+    local wishes = redis.pcall('hlen', q.wishes)
     if type(wishes) ~= 'number' or wishes > 2 * most_waiters then
         return nil
     end
@@ -347,9 +342,7 @@ local function count_wishes(q)
 end
 
 local function drop_wish(q, waiter)
-    if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
-    end
+    redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
 end
 
 local function replace_list(q, stay)
@@ -380,9 +373,7 @@ local function drop_waiters(q, waiters, listed, stay)
         local to = math.min(from + 999, #waiters)
         redis.call('zrem', q.timeouts, unpack(waiters, from, to))
         redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
-        if q.wishes ~= q.lock then
-            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
-        end
+        redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
     end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
@@ -460,14 +451,14 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
+    if redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
 
 local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and not uses_line(holder) then
+    if not wishes or holder and not is_relocks(holder) then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)
@@ -519,7 +510,7 @@ local function first_alive(q, asker, heard, from)
     heard = heard or {}
     for place = from or 0, most_passed do
         local waiter = redis.call('lindex', q.waiters, place)
-        if not waiter or waiter == asker or place == most_passed or q.wishes == q.lock or not is_relocks(waiter) or
+        if not waiter or waiter == asker or place == most_passed or not is_relocks(waiter) or
             is_heard(q, waiter, heard) then
             return waiter, place
         end
@@ -559,7 +550,7 @@ local function grant_first(q)
     local heard = {}
     local first, place = first_alive(q, nil, heard)
     while first and place < most_passed do
-        local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+        local wish = redis.pcall('hget', q.wishes, first)
         local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
@@ -584,7 +575,7 @@ local function grant_first(q)
 end
 
 local function has_ended(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
+    local over = redis.pcall('hget', q.wishes, 'over')
     if type(over) ~= 'string' then
         return false
     end
@@ -695,7 +686,7 @@ local enqueue, asked, fenced = ARGV[8] ~= '0', ARGV[9] or '0', q.tokens and '1' 
 local now = now_ms()
 
 local function check_wishes()
-    if enqueue and asked ~= '0' and q.wishes ~= lock then
+    if enqueue and asked ~= '0' then
         redis.call('hlen', q.wishes)
     end
 end

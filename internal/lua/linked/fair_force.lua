@@ -42,8 +42,8 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -204,7 +204,7 @@ end
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
-        local client = uses_line(field) and client_of(field)
+        local client = is_relocks(field) and client_of(field)
         if client and not seen[client] then
             seen[client] = true
             reply[#reply + 1] = client
@@ -241,16 +241,12 @@ local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
-
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 local function drop_wish(q, waiter)
-    if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
-    end
+    redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
 end
 
 local function replace_list(q, stay)
@@ -281,9 +277,7 @@ local function drop_waiters(q, waiters, listed, stay)
         local to = math.min(from + 999, #waiters)
         redis.call('zrem', q.timeouts, unpack(waiters, from, to))
         redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
-        if q.wishes ~= q.lock then
-            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
-        end
+        redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
     end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
@@ -361,7 +355,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
+    if redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
@@ -389,7 +383,7 @@ local function first_alive(q, asker, heard, from)
     heard = heard or {}
     for place = from or 0, most_passed do
         local waiter = redis.call('lindex', q.waiters, place)
-        if not waiter or waiter == asker or place == most_passed or q.wishes == q.lock or not is_relocks(waiter) or
+        if not waiter or waiter == asker or place == most_passed or not is_relocks(waiter) or
             is_heard(q, waiter, heard) then
             return waiter, place
         end
@@ -429,7 +423,7 @@ local function grant_first(q)
     local heard = {}
     local first, place = first_alive(q, nil, heard)
     while first and place < most_passed do
-        local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+        local wish = redis.pcall('hget', q.wishes, first)
         local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break

@@ -50,6 +50,10 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -276,16 +280,12 @@ local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
-
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 local function drop_wish(q, waiter)
-    if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
-    end
+    redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
 end
 
 local function replace_list(q, stay)
@@ -316,9 +316,7 @@ local function drop_waiters(q, waiters, listed, stay)
         local to = math.min(from + 999, #waiters)
         redis.call('zrem', q.timeouts, unpack(waiters, from, to))
         redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
-        if q.wishes ~= q.lock then
-            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
-        end
+        redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
     end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
@@ -396,7 +394,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
+    if redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
@@ -424,7 +422,7 @@ local function first_alive(q, asker, heard, from)
     heard = heard or {}
     for place = from or 0, most_passed do
         local waiter = redis.call('lindex', q.waiters, place)
-        if not waiter or waiter == asker or place == most_passed or q.wishes == q.lock or not is_relocks(waiter) or
+        if not waiter or waiter == asker or place == most_passed or not is_relocks(waiter) or
             is_heard(q, waiter, heard) then
             return waiter, place
         end
@@ -464,7 +462,7 @@ local function grant_first(q)
     local heard = {}
     local first, place = first_alive(q, nil, heard)
     while first and place < most_passed do
-        local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+        local wish = redis.pcall('hget', q.wishes, first)
         local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match(wish_form)
         if not lease then
             break
@@ -499,8 +497,8 @@ local function pass_to_first(q)
 end
 
 local function end_waiter(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
-    if q.wishes == q.lock or type(over) == 'table' then
+    local over = redis.pcall('hget', q.wishes, 'over')
+    if type(over) == 'table' then
         return
     end
     local left = redis.call('pttl', q.wishes)

@@ -38,6 +38,10 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
+end
+
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -127,12 +131,8 @@ local function is_buried(over, field, now)
 end
 local most_waiters = 20000 -- of a queue that relock still joins
 local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
-local function is_relocks(waiter) return waiter:find('^:%-?%d+:%d+$', 37) end
-
 local function drop_wish(q, waiter)
-    if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
-    end
+    redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
 end
 
 local function replace_list(q, stay)
@@ -163,9 +163,7 @@ local function drop_waiters(q, waiters, listed, stay)
         local to = math.min(from + 999, #waiters)
         redis.call('zrem', q.timeouts, unpack(waiters, from, to))
         redis.call('zrem', q.heartbeats, unpack(waiters, from, to))
-        if q.wishes ~= q.lock then
-            redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
-        end
+        redis.pcall('hdel', q.wishes, unpack(waiters, from, to)) -- as drop_wish does
     end
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
@@ -240,8 +238,8 @@ local function leave_queue(q, leaving)
 end
 
 local function end_waiter(q, waiter)
-    local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
-    if q.wishes == q.lock or type(over) == 'table' then
+    local over = redis.pcall('hget', q.wishes, 'over')
+    if type(over) == 'table' then
         return
     end
     local left = redis.call('pttl', q.wishes)
@@ -258,7 +256,7 @@ end
 local function past_end(ends, now) return ends > 0 and now >= ends end
 
 local function is_over(key, field, now)
-    local over = key and redis.pcall('hget', key, 'over')
+    local over = redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
         return false
     end
@@ -277,7 +275,7 @@ local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(q.wishes ~= lock and q.wishes, to, now)
+local may = not renamed and not past_end(ends, now) and not is_over(q.wishes, to, now)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field

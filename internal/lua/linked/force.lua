@@ -44,8 +44,8 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -217,7 +217,7 @@ end
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
-        local client = uses_line(field) and client_of(field)
+        local client = is_relocks(field) and client_of(field)
         if client and not seen[client] then
             seen[client] = true
             reply[#reply + 1] = client
@@ -269,9 +269,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -542,7 +539,7 @@ end
 local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
 local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
-if line and line.exists then
+if line.exists then
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then

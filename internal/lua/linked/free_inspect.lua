@@ -38,8 +38,8 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -96,7 +96,7 @@ local function is_told(lock, line, waiting)
     check_record(lock)
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
         if field ~= 'mode' and
-            (not uses_line(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
+            (not is_relocks(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
             return false
         end
     end

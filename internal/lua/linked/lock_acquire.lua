@@ -72,13 +72,13 @@ local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
 local waits = delivery == 'push' or delivery == 'poll'
 
-if hold_count == '1' and there ~= 0 and KEYS[2] ~= lock then
+if hold_count == '1' and there ~= 0 then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'over', client)
     local first, last, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3]
     local holders = first and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
     local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
-        holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:0%d+$')
+        holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:%d+$')
     if holder and #holder == 36 and not (over and over:find(field, 1, true)) then
         local pttl = not (waits and head[4]) and redis.pcall('pttl', lock)
         local known = type(pttl) == 'number'
@@ -141,8 +141,8 @@ local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -181,8 +181,6 @@ local function begin_lease(lock, lease, ...)
         error(answer, 0)
     end
 end
-
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -264,7 +262,7 @@ local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
-if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
+if not mine and (pttl ~= -2 or redis.call('exists', KEYS[2]) == 1 and not is_idle_for(KEYS[2], field)) then
 local in_both_ways = 'publish+spublish'
 
 local function announce(how, channel, message, answer)
@@ -411,9 +409,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -754,18 +749,18 @@ end
         _, holder = check_record(lock)
     end
     local line = open_line(lock, KEYS[2], field)
-    if line and has_tombstone(line, field) then
+    if has_tombstone(line, field) then
         return {0, pttl, 0}
     end
-    local joins = line and waits and (pttl ~= -2 or line.exists)
+    local joins = waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, lost, not line or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not is_relocks(holder))}
     end
-    if line and line.exists and delivery ~= 'barge' then
+    if line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
@@ -773,7 +768,7 @@ end
             return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
-    if line and line.exists then
+    if line.exists then
         leave_line = function() leave_held(line, field, field) end
     end
 end

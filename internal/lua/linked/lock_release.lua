@@ -84,7 +84,7 @@ end
 local lock, tokens = KEYS[1], KEYS[3]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
-local ends = left == '0' and not late and KEYS[2] ~= lock
+local ends = left == '0' and not late
 
 if ends and (deleted == 1 or is_idle(KEYS[2])) then
     deleted = deleted or redis.pcall('hdel', lock, field)
@@ -237,7 +237,7 @@ end
 deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
-if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
+if late or not is_idle(KEYS[2]) then
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -370,9 +370,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)

@@ -129,9 +129,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -278,7 +275,7 @@ end
 local function past_end(ends, now) return ends > 0 and now >= ends end
 
 local function is_over(key, field, now)
-    local over = key and redis.pcall('hget', key, 'over')
+    local over = redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
         return false
     end
@@ -301,7 +298,7 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(key ~= lock and key, to, now)
+local may = not renamed and not past_end(ends, now) and not is_over(key, to, now)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -316,7 +313,7 @@ elseif renamed then
 elseif not late then
     check_record(lock)
 end
-if key ~= lock and late then
+if late then
     leave_and_pass(lock, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -53,8 +53,8 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -239,7 +239,7 @@ end
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
-        local client = uses_line(field) and client_of(field)
+        local client = is_relocks(field) and client_of(field)
         if client and not seen[client] then
             seen[client] = true
             reply[#reply + 1] = client
@@ -294,9 +294,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -810,7 +807,7 @@ elseif leaves_readers then
         announce(how, channel, '1') -- other readers may join
     end
 end
-if line and line.exists then
+if line.exists then
     close_line(line)
 end
 return with_clients({1, 0, 0}, freed)

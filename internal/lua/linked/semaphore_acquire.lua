@@ -31,11 +31,9 @@ local function is_hold(field, value)
         #value < 10 and value:match('^[1-9]%d*$')
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
-
-local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
@@ -132,7 +130,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     for i = 1, before and size_of(field) or 0 do
         ids[i] = before .. ms(tonumber(first) + i - 1)
@@ -242,7 +240,7 @@ elseif as_left and hold_count ~= '1' then
 end
 
 local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
-if left >= #ids and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+if left >= #ids and (redis.call('exists', key) == 0 or is_idle_for(key, id)) then
     if not available then
         redis.call('set', free, ms(left))
     end
@@ -388,9 +386,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -716,7 +711,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
 end
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function wants_several(line, total, channel, how)
@@ -730,7 +725,7 @@ end
 
 local function has_legacy_holder()
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
-        if not uses_line(other) then
+        if not is_relocks(other) then
             return true
         end
     end
@@ -752,22 +747,22 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-wants = wants and not (line and has_tombstone(line, id))
-local too_many = wants and #ids > 1 and #ids > total and not (line and line.mine and line.mine.field == id)
+wants = wants and not has_tombstone(line, id)
+local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)
 wants = wants and not too_many
-local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
+local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(line, id, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line and line.exists and wants_several(line, total, channel, how))
+    not (line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
 local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
-local takes = wants and count_free(free) >= #ids and not (line and line.short)
+local takes = wants and count_free(free) >= #ids and not line.short
 if takes then
     take_permits(free, taken, ids, now + lease)
 end
-if takes and line and line.exists then
+if takes and line.exists then
     local left, why = pcall(function()
         leave(line, id)
         close_line(line) -- the place in Redis is not seen again
@@ -781,12 +776,12 @@ if takes and line and line.exists then
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
-local closed = line and (line.exists or joined) and close_line(line)
+local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
-    local more = takes and not (line and line.short) and math.max(0, count_free(free)) or 0
+    local more = takes and not line.short and math.max(0, count_free(free)) or 0
     return {1, more, takes and other or 0}
 elseif hold_count ~= '1' then
     return {-1, 0, 0}
@@ -795,7 +790,7 @@ elseif too_many then
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, lost, not line or has_legacy_holder())
+local place = standing(line, joined and closed and line.mine, lost, has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four
 
 end, {'string', 'zset', 'hash'})

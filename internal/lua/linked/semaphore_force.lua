@@ -17,8 +17,8 @@ local function is_hold(field, value)
         #value < 10 and value:match('^[1-9]%d*$')
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function answer(script, types)
@@ -108,7 +108,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     for i = 1, before and size_of(field) or 0 do
         ids[i] = before .. ms(tonumber(first) + i - 1)
@@ -212,7 +212,7 @@ end
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
-        local client = uses_line(field) and client_of(field)
+        local client = is_relocks(field) and client_of(field)
         if client and not seen[client] then
             seen[client] = true
             reply[#reply + 1] = client
@@ -275,9 +275,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -506,12 +503,12 @@ local function pass_on(lock, line, tokens, channel, how, asker)
 end
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line and (line.exists or next(line.changes)) then
+    if line.exists or next(line.changes) then
         close_line(line)
     end
     announce_free(free, channel, how)

@@ -105,7 +105,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     for i = 1, before and size_of(field) or 0 do
         ids[i] = before .. ms(tonumber(first) + i - 1)
@@ -194,7 +194,7 @@ if left ~= '0' then
 end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
-if key ~= free and (late or not is_idle(key)) then
+if late or not is_idle(key) then
 local place_format = '%s %s %s %s %s %s %s'
 local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
@@ -326,9 +326,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -653,7 +650,7 @@ local function leave_and_pass(lock, key, field, late, pass)
     return answer
 end
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
     passed_on = leave_and_pass(free, key, id, late, function(line)

@@ -62,7 +62,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     for i = 1, before and size_of(field) or 0 do
         ids[i] = before .. ms(tonumber(first) + i - 1)
@@ -128,9 +128,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -277,7 +274,7 @@ end
 local function past_end(ends, now) return ends > 0 and now >= ends end
 
 local function is_over(key, field, now)
-    local over = key and redis.pcall('hget', key, 'over')
+    local over = redis.pcall('hget', key, 'over')
     if type(over) ~= 'string' then
         return false
     end
@@ -303,7 +300,7 @@ end
 
 local there = ends_of(taken, new)
 local renamed = there and there > now
-local may = not renamed and not past_end(ends_at, now) and not is_over(key ~= free and key, to, now)
+local may = not renamed and not past_end(ends_at, now) and not is_over(key, to, now)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
@@ -315,7 +312,7 @@ elseif renamed and ends_at > 0 then
 elseif renamed then
     lease = there - now
 end
-if key ~= free and late then
+if late then
     leave_and_pass(free, key, from, late, function(line) line.stays = true end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

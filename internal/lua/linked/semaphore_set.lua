@@ -107,7 +107,7 @@ local function size_of(field)
 end
 
 local function ids_of(field)
-    local before, first = field:match('^([%x-]+:%-?%d+:0?)(%d+)%+%d+$')
+    local before, first = field:match('^([%x-]+:%-?%d+:)(%d+)%+%d+$')
     local ids = {field}
     for i = 1, before and size_of(field) or 0 do
         ids[i] = before .. ms(tonumber(first) + i - 1)
@@ -290,9 +290,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -543,12 +540,12 @@ local function try(step)
 end
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line and line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line and (line.exists or next(line.changes)) then
+    if line.exists or next(line.changes) then
         close_line(line)
     end
     announce_free(free, channel, how)
@@ -561,8 +558,7 @@ local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV
 local before = free_permits(free)
 check_permits(taken)
 local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-local marks = line and request
-if marks and has_tombstone(line, request) then
+if request and has_tombstone(line, request) then
     return {1, 0, 0}
 end
 drop_expired(free, taken, now_ms())
@@ -572,7 +568,7 @@ if before then
 else
     redis.call('set', free, ms(available))
 end
-if marks then
+if request then
     try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)

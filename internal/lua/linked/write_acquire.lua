@@ -106,8 +106,8 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
-local function uses_line(field)
-    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
+local function is_relocks(field)
+    return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
 local function check_record(lock)
@@ -361,9 +361,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
@@ -837,7 +834,7 @@ end
 local function has_legacy_holder()
     local entries = fields_of(lock)
     for i = 1, entries and #entries or 0, 2 do
-        if entries[i] ~= 'mode' and not uses_line(entries[i]) then
+        if entries[i] ~= 'mode' and not is_relocks(entries[i]) then
             return true
         end
     end
@@ -856,7 +853,7 @@ end
 local line
 if not mine then
     line = open_line(lock, KEYS[3], write_field) -- before the first write, because it may refuse
-    if line and has_tombstone(line, write_field) then
+    if has_tombstone(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local free = not mode and not plain
@@ -881,12 +878,12 @@ if not mine then
             return {-2, 0, 0}
         end
     end
-    local joins = line and waits and (not free or line.exists)
+    local joins = waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and delivery ~= 'barge' then
+    if free and line.exists and delivery ~= 'barge' then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -897,7 +894,7 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
+        local left = delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
             line.stays = true
             leave(line, write_field) -- the caller holds the read lock now
@@ -905,7 +902,7 @@ if not mine then
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local legacy = delivery ~= 'barge' and (not line or has_legacy_holder())
+        local legacy = delivery ~= 'barge' and has_legacy_holder()
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end

@@ -322,9 +322,6 @@ local function parse_place(text, client)
 end
 
 local function open_line(lock, key, field)
-    if not key or key == lock then
-        return nil
-    end
     local client = client_of(field)
     local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)

@@ -186,7 +186,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "permitNoTombstone",
 		Omits:   "A field with a tombstone takes no permit.",
-		Changes: []Change{{"wants = wants and not (line and has_tombstone(line, id))", ""}},
+		Changes: []Change{{"wants = wants and not has_tombstone(line, id)", ""}},
 	},
 	{
 		Name:  "notIdempotent",
