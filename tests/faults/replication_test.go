@@ -280,6 +280,40 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	}
 }
 
+// Row 51: a plain lock becomes free without a message while its slot is half way: its line has a key there, and the lock
+// has none. The process in the line gets it within the poll interval, and passes it on.
+func TestClusterSlotHalfWayKeepsNoWaiterAsleep(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	b := &locktest.Bench{T: t}
+	name := fmt.Sprintf("{waits-half-way-%d}", locktest.Benches.Add(1))
+	client := func() *Client { return b.ClientOn(cluster.Client(), WithPollInterval(100*time.Millisecond)) }
+	gone, waits, behind := client().NewLock(name), client().NewLock(name), client().NewLock(name)
+	b.Must(gone.LockLease(ctx, time.Hour))
+	got := make(chan error, 2)
+	for _, l := range []*Lock{waits, behind} {
+		go func() { got <- l.Do(ctx, func(context.Context) error { return nil }) }()
+	}
+	admin := client()
+	testredis.Await(b, "both have a place", locktest.Soon, func() bool {
+		i, err := admin.Inspect(ctx, name)
+		return err == nil && i.Waiting == 2
+	})
+	rdb := cluster.MasterOf(name).Client()
+	finish := cluster.BeginMigration(name, otherMaster(cluster, name))
+	b.Must(rdb.Del(ctx, name).Err())
+	start := time.Now()
+	for range 2 {
+		b.Must(locktest.Await(b, "the next one gets the lock", got))
+	}
+	assert.Less(t, time.Since(start), 5*time.Second, "they have waited, with a poll interval of 100ms")
+	finish()
+	b.MustBe(gone.Unlock(ctx), ErrLockLost)
+	b.Must(gone.Lock(ctx))
+	b.Must(gone.Unlock(ctx))
+}
+
 // C1, while the keys of a read/write lock are on two servers: a reader whose lease has not moved yet, or has already
 // moved, is not taken for crashed, neither by itself nor by a writer.
 func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
