@@ -33,8 +33,7 @@
 //     that it still waits. It is not a place, although such a waiter can have both.
 //   - To contend for a lock is to make attempts to acquire it in Redis.
 //   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing. Tombstones are
-//     in the line, so Clients that may not use the line have none, and read locks have some only against late renames:
-//     see internal/lua/readers.lua.
+//     in the line, and read locks have some only against late renames: see internal/lua/readers.lua.
 //
 // Rules: nothing in this package has a state, sends a request, waits, reads a clock, or writes a log. Files that
 // comments name are those of the engine.

@@ -73,7 +73,7 @@ func TestFailedStepReturnsTheNamesThatItHasFound(t *testing.T) {
 	const locks = 5 * atOnce
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range locks {
-			p.HSet(ctx, fmt.Sprint("lock:", i), uuid.NewString()+":7:01", 1)
+			p.HSet(ctx, fmt.Sprint("lock:", i), uuid.NewString()+":7:1", 1)
 		}
 		return nil
 	})

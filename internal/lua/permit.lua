@@ -22,8 +22,8 @@ local function still_held(taken, field)
     return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
 end
 
--- If a user who may not write the line has granted a place, the place is still there. Its client may have renewed the
--- permits meanwhile, and another grant would shorten their lease.
+-- If Redis had no memory for the line when it granted a place, the place is still there. Its client may have renewed
+-- the permits meanwhile, and another grant would shorten their lease.
 local function grant(taken, waiter, free, channel, how)
     local lease, ids = waiter.lease, ids_of(waiter.field)
     if still_held(taken, waiter.field) then

@@ -535,8 +535,7 @@ func (s *storm) lookAfter() {
 			},
 		)
 	}
-	// A script that could not use the line while a slot moved has left what its waiter asked for: see note_wish in
-	// queue.lua.
+	// What waiters that have died asked for stays for a while: see note_wish in queue.lua.
 	within := max(stormTimeout+stormLease+stormFairLife, 4*record.FairLife) + locktest.Soon
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
 		l, h := fresh[0].try(within)

@@ -453,8 +453,8 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			several, err := locktest.SeveralOf(s, 3)
 			b.Must(err)
 			field := locktest.EngineOf(c).Probe().HeldField(several, locktest.OwnerOf(hold))
-			at := strings.LastIndexByte(field, ':') + 2 // behind the mark of a Client that uses the line
-			number, err := strconv.Atoi(strings.TrimSuffix(field[at-1:], "+3"))
+			at := strings.LastIndexByte(field, ':') + 1
+			number, err := strconv.Atoi(strings.TrimSuffix(field[at:], "+3"))
 			b.Must(err)
 			message := fmt.Sprintf("grant %s 1 5000 0", forged(field[:at], number))
 			locktest.EngineOf(c).Probe().HearGrant(locktest.RecordOf(s), message)
