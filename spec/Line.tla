@@ -286,14 +286,14 @@ RunAsk(a, barges) ==
   /\ \/ Took(asks, a) \/ Again(asks, a)
   /\ IF f \in over /\ Mistake # "noTombstone" THEN
        /\ over' = IF MayRun(f, asks', ends) /\ Mistake # "forgetSoon" THEN over ELSE over \ {f}
-       /\ UNCHANGED <<record, line, brief, sub, answers, msgs, silent, overtaken, unheard, forgotten, lapsed>>
+       /\ UNCHANGED <<record, line, brief, sub, answers, msgs, silent, overtaken, unheard, forgotten>>
      ELSE IF record = f THEN \* it is yours: a confirmation
        /\ busy("yours") /\ brief' = FALSE
-       /\ UNCHANGED <<record, line, over, sub, msgs, silent, overtaken, unheard, forgotten, lapsed>>
+       /\ UNCHANGED <<record, line, over, sub, msgs, silent, overtaken, unheard, forgotten>>
      ELSE IF record # None THEN
        /\ line' = l
        /\ busy(IF record = Java THEN "java" ELSE IF in(l) THEN "joined" ELSE "busy")
-       /\ UNCHANGED <<record, brief, over, sub, msgs, silent, overtaken, unheard, forgotten, lapsed>>
+       /\ UNCHANGED <<record, brief, over, sub, msgs, silent, overtaken, unheard, forgotten>>
      ELSE \* a free lock: the first takes it, or is granted it
        LET mine == (joins /\ to.f = f) \/ to.f = None \/ Mistake = "barge" IN
        /\ record' = IF mine THEN f ELSE to.record

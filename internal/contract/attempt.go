@@ -12,7 +12,7 @@ type Attempt struct {
 	HoldCount   int           // after the attempt; 1: acquire a lock that is free; more: re-enter the hold
 	Delivery    string        // how it treats the line, for example Push: see line.go; "": the line is not used
 	Asked       uint64        // the number of this request, which tells it from the others of the same wait
-	GrantLease  time.Duration // how long a grant lasts at most, if the Client was late for one: see line.go; else 0
+	GrantLease  time.Duration // how long a grant to a new place lasts at most, if the Client may have been late: see line.go; else 0
 	Share       time.Duration // for RollBack: as in Release
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
 

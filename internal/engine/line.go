@@ -19,9 +19,10 @@ package engine
 // wants, the caller makes an attempt instead of relying on it. A caller that gives up while others of its process wait
 // leaves its place to the next of them.
 //
-// A grant that is not used in time is lost, with the place: the caller joins the line again at the end. The Client was
-// late then, for example because it is far from Redis. For one watchdog timeout it tells so with its requests, and its
-// grants have the whole lease, so that late grants do not go to and fro between slow processes.
+// A grant that is not used in time is lost, with the place: the caller joins the line again at the end. It was late then,
+// for example because it is far from Redis, and the grants to its new place have the whole lease. If a message has told
+// the Client that it was late, the same holds for all places that it gets within one watchdog timeout. So late grants do
+// not go to and fro between slow processes.
 
 import (
 	"math/rand/v2"
@@ -71,10 +72,10 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// grantLease returns how long a grant lasts at most that t asks for, 0 for as long as usual. missed reports whether the
-// caller may just have missed one.
-func (e *Engine) grantLease(t *target, missed bool) time.Duration {
-	if at := e.missed.Load(); missed || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
+// grantLease returns how long a grant lasts at most if t gets a new place, 0 for as long as usual. joined reports whether
+// the caller had a place: if it is gone, it was granted the lock, and the caller has not noticed it in time.
+func (e *Engine) grantLease(t *target, joined bool) time.Duration {
+	if at := e.missed.Load(); joined || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
 		return min(t.Lease, e.WatchdogTimeout)
 	}
 	return 0

@@ -95,6 +95,7 @@ type recordBackend struct {
 	oneLock
 	place  place // of the caller in the line
 	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
+	joined bool  // the last answer said that the caller has a place
 	aside  bool  // the caller waits beside the local queue: see stepAside
 }
 
@@ -114,7 +115,7 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 		if r.missed && res.Status == contract.Busy {
 			r.engine.missed.Store(int64(r.engine.watchdog.Now()))
 		}
-		r.missed = false
+		r.missed, r.joined = false, res.Standing.IsEnqueued()
 	}
 	return res, err
 }
@@ -215,7 +216,7 @@ func (r *recordBackend) chooseDelivery() {
 	case r.subscription.isRefused():
 		t.Delivery = contract.Poll
 	}
-	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.engine.grantLease(t, r.missed)
+	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.engine.grantLease(t, r.joined)
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
 	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.MayEnqueue()

@@ -9,8 +9,9 @@
 --          Pattern subscriptions do not count. nil if the user may not ask.
 -- Defines  subscribers(channels, how)   the same for many channels: {channel -> number}, which is empty if the user may
 --          not ask.
--- Defines  grant_lease(lease, most)     the lease of a grant to a waiter that wants this lease. most is its limit if
---          the client has been late, else nil.
+-- Defines  grant_lease(wish, kept)      the lease of a grant to a waiter with this wish, which has the lease that the
+--          caller wants, and most: the limit of a new place if its client may have been late for a grant, else nil. kept
+--          is the lease that the place of the waiter has already.
 -- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
 --          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of connections that received a message counts those
 --          that are subscribed to a pattern, so the caller has looked for listeners before.
@@ -65,7 +66,9 @@ local function subscribers(channels, how)
     return found
 end
 
-local function grant_lease(lease, most) return math.min(lease, most or provisional) end
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then

@@ -99,7 +99,7 @@ local function wait_in_queue(pttl, queued)
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = ms(grant_lease(lease, ARGV[10])), fenced = fenced, asked = asked}, life)
+        note_wish(q, field, {lease = lease, most = ARGV[10], fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end

@@ -114,7 +114,7 @@ if not mine and (pttl ~= -2 or redis.call('exists', KEYS[2]) == 1 and not is_idl
     local joins = waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
+        join(line, field, {delivery = delivery, lease = lease, most = ARGV[9], fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not is_relocks(holder))}

@@ -53,14 +53,15 @@ local function close_gaps(line)
     line.last = line.first + #places - 1
 end
 
--- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock.
+-- wish is {delivery, lease, most, fenced, asked} of a place: see grant_lease. The caller does not hold the lock.
 local function join(line, field, wish)
     close_gaps(line)
     local before = line.mine
     if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local kept = before and before.field == field and before.lease
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         client = client_of(field)}
     if before then
         p.number, p.since = before.number, before.since

@@ -111,12 +111,12 @@ local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 -- more are in front of it, and may be late by as much: see nextPoll of internal/engine.
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
--- wish is {lease, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. A lease longer
+-- wish is {lease, most, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. A lease longer
 -- than queue_life was set before the clock was set back.
 local function note_wish(q, waiter, wish, life)
-    local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
-    local since = before or ms(math.floor(q.now / 1000))
-    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
+    local kept, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
+    local since, granted = before or ms(math.floor(q.now / 1000)), ms(grant_lease(wish, kept))
+    redis.call('hset', q.wishes, waiter, granted .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
     local left = redis.call('pttl', q.wishes)
     if left < life then
         redis.call('pexpire', q.wishes, 4 * life)

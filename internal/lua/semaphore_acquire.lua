@@ -132,7 +132,7 @@ wants = wants and not too_many
 local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
-    join(line, id, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = '0', asked = asked})
+    join(line, id, {delivery = delivery, lease = lease, most = ARGV[9], fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
     not (line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
@@ -155,6 +155,7 @@ if takes and line.exists then
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
+line.stays = line.stays or count_free(free) <= 0
 local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)

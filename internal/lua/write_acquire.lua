@@ -143,7 +143,7 @@ if not mine then
     local joins = waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
+        join(line, write_field, {delivery = delivery, lease = lease, most = ARGV[12], fenced = fenced, asked = asked})
     local to
     if free and line.exists and delivery ~= 'barge' then
         local client = client_of(field)

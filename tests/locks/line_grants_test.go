@@ -214,7 +214,7 @@ func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 	})
 }
 
-// A Client that was late for a grant asks for grants of the whole lease from then on, in later waits, too.
+// A Client that was late for a grant asks for grants of the whole lease in later waits.
 func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		m, c := b.Manual().Takes(), contender(b, WithWatchdogTimeout(20*time.Second)).joins()
@@ -224,9 +224,9 @@ func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
 		require.Len(b, locktest.RecordOf(c.lock).Acquire(late).Args, 2, "without a place it names no channel")
 		c.tell(b.Rdb, p.Field, p.Asked+1, 5000) // it comes too late: m holds the lock by now
 		c.awaitScripts(asked + 1)
-		for range 2 {
+		for _, lease := range []int{5000, 20_000, 20_000} { // the place that it has is not another one
 			c.settled()
-			require.Equal(b, 20_000, placeOf(c.Bench, c.client.ID()).Lease)
+			require.Equal(b, lease, placeOf(c.Bench, c.client.ID()).Lease)
 			m.Release(false)
 			c.gets()
 			m = b.Manual()
@@ -234,6 +234,24 @@ func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
 			c.unlocks()
 			c.joins()
 		}
+		m.Release(false)
+		c.gets().unlocks()
+	})
+}
+
+// The grants of a Client that was late last no shorter than those of others, although its watchdog timeout is shorter than
+// they are.
+func TestLineGrantsToALateClientAreNotShorter(t *testing.T) {
+	onEachLine(t, func(b *locktest.Bench) {
+		m, c := b.Manual().Takes(), contender(b, WithWatchdogTimeout(time.Second))
+		go func() { c.got <- c.lock.LockLease(c.owner, time.Minute) }()
+		c.joined()
+		asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
+		require.Equal(b, 5000, p.Lease)
+		c.tell(b.Rdb, p.Field, p.Asked+1, 5000) // it comes too late: m holds the lock by now
+		c.awaitScripts(asked + 1)
+		c.settled()
+		assert.GreaterOrEqual(b, placeOf(c.Bench, c.client.ID()).Lease, 5000)
 		m.Release(false)
 		c.gets().unlocks()
 	})

@@ -240,7 +240,9 @@ local function listeners(channel, how)
     return may_ask and n[2] or nil
 end
 
-local function grant_lease(lease, most) return math.min(lease, most or provisional) end
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -312,9 +314,9 @@ local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 local function note_wish(q, waiter, wish, life)
-    local _, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
-    local since = before or ms(math.floor(q.now / 1000))
-    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
+    local kept, _, _, before = (redis.call('hget', q.wishes, waiter) or ''):match(wish_form)
+    local since, granted = before or ms(math.floor(q.now / 1000)), ms(grant_lease(wish, kept))
+    redis.call('hset', q.wishes, waiter, granted .. ' ' .. wish.fenced .. ' ' .. wish.asked .. ' ' .. since)
     local left = redis.call('pttl', q.wishes)
     if left < life then
         redis.call('pexpire', q.wishes, 4 * life)
@@ -721,7 +723,7 @@ local function wait_in_queue(pttl, queued)
     redis.call('pexpire', q.heartbeats, queue_life)
     set_lease(q, tonumber(timeout))
     if asked ~= '0' then
-        note_wish(q, field, {lease = ms(grant_lease(lease, ARGV[10])), fenced = fenced, asked = asked}, life)
+        note_wish(q, field, {lease = lease, most = ARGV[10], fenced = fenced, asked = asked}, life)
     else
         drop_wish(q, field)
     end

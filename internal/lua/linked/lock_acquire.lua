@@ -325,7 +325,9 @@ local function subscribers(channels, how)
     return found
 end
 
-local function grant_lease(lease, most) return math.min(lease, most or provisional) end
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -585,7 +587,8 @@ local function join(line, field, wish)
     if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local kept = before and before.field == field and before.lease
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         client = client_of(field)}
     if before then
         p.number, p.since = before.number, before.since
@@ -755,7 +758,7 @@ end
     local joins = waits and (pttl ~= -2 or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, field, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = fenced, asked = asked})
+        join(line, field, {delivery = delivery, lease = lease, most = ARGV[9], fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not is_relocks(holder))}

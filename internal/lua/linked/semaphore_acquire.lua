@@ -291,7 +291,9 @@ local function subscribers(channels, how)
     return found
 end
 
-local function grant_lease(lease, most) return math.min(lease, most or provisional) end
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -562,7 +564,8 @@ local function join(line, field, wish)
     if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local kept = before and before.field == field and before.lease
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         client = client_of(field)}
     if before then
         p.number, p.since = before.number, before.since
@@ -753,7 +756,7 @@ wants = wants and not too_many
 local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
-    join(line, id, {delivery = delivery, lease = grant_lease(lease, ARGV[9]), fenced = '0', asked = asked})
+    join(line, id, {delivery = delivery, lease = lease, most = ARGV[9], fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
     not (line.exists and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
@@ -776,6 +779,7 @@ if takes and line.exists then
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
+line.stays = line.stays or count_free(free) <= 0
 local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)

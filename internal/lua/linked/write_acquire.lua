@@ -277,7 +277,9 @@ local function subscribers(channels, how)
     return found
 end
 
-local function grant_lease(lease, most) return math.min(lease, most or provisional) end
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
 
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
@@ -537,7 +539,8 @@ local function join(line, field, wish)
     if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local kept = before and before.field == field and before.lease
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         client = client_of(field)}
     if before then
         p.number, p.since = before.number, before.since
@@ -881,7 +884,7 @@ if not mine then
     local joins = waits and (not free or line.exists)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
-        join(line, write_field, {delivery = delivery, lease = grant_lease(lease, ARGV[12]), fenced = fenced, asked = asked})
+        join(line, write_field, {delivery = delivery, lease = lease, most = ARGV[12], fenced = fenced, asked = asked})
     local to
     if free and line.exists and delivery ~= 'barge' then
         local client = client_of(field)

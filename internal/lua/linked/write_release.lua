@@ -243,6 +243,10 @@ local function subscribers(channels, how)
     return found
 end
 
+local function grant_lease(wish, kept)
+    return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
+end
+
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
@@ -498,7 +502,8 @@ local function join(line, field, wish)
     if before and wait_number(before.field) > wait_number(field) then
         return false
     end
-    local p = {delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local kept = before and before.field == field and before.lease
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         client = client_of(field)}
     if before then
         p.number, p.since = before.number, before.since

@@ -22,7 +22,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "toAndFro",
 		Omits:   "The grants of a client that was late have their whole lease.",
-		Changes: []Change{{"math.min(lease, most or provisional)", "math.min(lease, provisional)"}},
+		Changes: []Change{{"math.max(kept or wish.most or 0, provisional)", "math.max(kept or 0, provisional)"}},
 	},
 	{
 		Name:  "wrongField",
