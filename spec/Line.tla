@@ -305,7 +305,8 @@ RunAsk(a, barges) ==
        /\ unheard' = (unheard \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = FALSE
        /\ UNCHANGED <<over, sub>>
-  /\ UNCHANGED <<procs, ends, javas, forgotten, lapsed>>
+  /\ lapsed' = lapsed \ Fields(line') \* who has a place again has no excuse
+  /\ UNCHANGED <<procs, ends, javas, forgotten>>
 
 \* A release, or a give-up: f leaves the line or releases the lock, and the next place is granted the lock.
 \* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
