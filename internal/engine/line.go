@@ -72,15 +72,6 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// grantLease returns how long a grant lasts at most if t gets a new place, 0 for as long as usual. joined reports whether
-// the caller had a place: if it is gone, it was granted the lock, and the caller has not noticed it in time.
-func (e *Engine) grantLease(t *target, joined bool) time.Duration {
-	if at := e.missed.Load(); joined || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
-		return min(t.Lease, e.WatchdogTimeout)
-	}
-	return 0
-}
-
 // attempt returns the attempt that is rolled back to give up the place.
 func (p *place) attempt() contract.Attempt {
 	return contract.Attempt{Field: p.field.ID, HoldCount: 1, Lease: p.lease}

@@ -216,11 +216,21 @@ func (r *recordBackend) chooseDelivery() {
 	case r.subscription.isRefused():
 		t.Delivery = contract.Poll
 	}
-	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.engine.grantLease(t, r.joined)
+	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
 	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
 		r.leftovers.MayEnqueue()
 	}
+}
+
+// grantLease returns how long a grant lasts at most if the caller gets a new place, 0 for as long as usual. If it had one
+// and that is gone, it was granted the lock, and has not noticed it in time.
+func (r *recordBackend) grantLease() time.Duration {
+	e := r.engine
+	if at := e.missed.Load(); r.joined || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
+		return min(r.target.Lease, e.WatchdogTimeout)
+	}
+	return 0
 }
 
 // granted returns the grant of which a message has notified the caller, if the caller can rely on it.
