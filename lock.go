@@ -179,7 +179,7 @@ func deliveryOf(a contract.Attempt) any {
 
 // askedIn returns the number of the request, which matters only in a place of the line.
 func askedIn(a contract.Attempt) any {
-	if a.Delivery == contract.Push || a.Delivery == contract.Poll {
+	if a.WaitsInLine() {
 		return a.Asked
 	}
 	return 0
@@ -187,7 +187,7 @@ func askedIn(a contract.Attempt) any {
 
 // grantLeaseIn returns how long a grant lasts at most, 0 for as long as usual. It matters only in a place of the line.
 func grantLeaseIn(a contract.Attempt) any {
-	if a.GrantLease > 0 && (a.Delivery == contract.Push || a.Delivery == contract.Poll) {
+	if a.GrantLease > 0 && a.WaitsInLine() {
 		return milliseconds(a.GrantLease)
 	}
 	return 0

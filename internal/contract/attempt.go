@@ -37,6 +37,9 @@ const (
 // smaller where the last one was drawn less than BlockSize microseconds ago.
 const BlockSize = 256
 
+// WaitsInLine reports whether the attempt joins the line.
+func (a *Attempt) WaitsInLine() bool { return a.Delivery == Push || a.Delivery == Poll }
+
 // TokensWanted returns how many fencing tokens the attempt asks Redis for, if its lock is fenced.
 func (a *Attempt) TokensWanted(fenced bool) int {
 	if fenced && a.AdoptsRecord {

@@ -95,7 +95,7 @@ type recordBackend struct {
 	oneLock
 	place  place // of the caller in the line
 	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
-	joined bool  // the last answer said that the caller has a place
+	joined bool  // the caller may have had a place
 	aside  bool  // the caller waits beside the local queue: see stepAside
 }
 
@@ -115,7 +115,8 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 		if r.missed && res.Status == contract.Busy {
 			r.engine.missed.Store(int64(r.engine.watchdog.Now()))
 		}
-		r.missed, r.joined = false, res.Standing.IsEnqueued()
+		r.missed = false
+		r.joined = r.joined || r.target.WaitsInLine() && !res.Standing.SubscriptionLost()
 	}
 	return res, err
 }
@@ -218,7 +219,7 @@ func (r *recordBackend) chooseDelivery() {
 	}
 	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
-	if t.Delivery == contract.Push || t.Delivery == contract.Poll {
+	if t.WaitsInLine() {
 		r.leftovers.MayEnqueue()
 	}
 }
@@ -228,7 +229,7 @@ func (r *recordBackend) chooseDelivery() {
 func (r *recordBackend) grantLease() time.Duration {
 	e := r.engine
 	if at := e.missed.Load(); r.joined || at != 0 && e.watchdog.Now()-time.Duration(at) < e.WatchdogTimeout {
-		return min(r.target.Lease, e.WatchdogTimeout)
+		return min(r.target.Lease, max(e.WatchdogTimeout, ProvisionalLease))
 	}
 	return 0
 }

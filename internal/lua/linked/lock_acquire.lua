@@ -91,7 +91,7 @@ if hold_count == '1' and there ~= 0 then
             last - first >= -1 and last - first < near_head - 1 then
             local number = string.format('%.0f', last + 1)
             local since = redis.pcall('time')[1] or ''
-            local brief = string.format('%.0f', math.min(ARGV[2], ARGV[9] or provisional))
+            local brief = string.format('%.0f', math.min(ARGV[2], math.max(ARGV[9] or 0, provisional)))
             local place = string.format(place_format, number, delivery, brief, fenced, asked, field, since)
             if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
                 redis.pcall('pexpire', KEYS[2], line_life)
