@@ -173,7 +173,7 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does no
 func (l *readLock) Acquire(a contract.Attempt) call {
 	return call{
 		Script: readAcquire,
-		Keys:   l.keys[:2],
+		Keys:   l.keys[:3],
 		Args:   upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases}, []any{a.HoldCount, a.Counterpart}, 1, ""),
 	}
 }

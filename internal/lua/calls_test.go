@@ -26,7 +26,7 @@ var storyCalls = map[string][2]string{
 	"fair_force":         {fairKeys, "wait beat turns how seen"},
 	"fair_rename":        {"lock queue timeouts heartbeats wishes", "from to lease until ends late wait"},
 	"fair_release":       {fairKeys, "field wait beat turns how | left late rollback"},
-	"read_acquire":       {"lock writers", "field lease prefix | count other"},
+	"read_acquire":       {"lock writers line", "field lease prefix | count other"},
 	"read_release":       {rwKeys, "field prefix rwchannel how window | left late strict"},
 	"write_acquire":      {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
 	"write_release":      {rwKeys, "field prefix rwchannel how window | left late rollback other"},

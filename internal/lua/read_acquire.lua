@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
+-- KEYS[3]  the line of the writers: a hash. Who may not release the lock because of it must not acquire it.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a lease.
@@ -18,7 +19,7 @@
 -- The lock is free, there are no waiters, and this request is not late: see is_buried_reader. After an error the code
 -- below runs, and reports it.
 local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
-if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], first_lease .. '0') == 0 then
+if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then

@@ -1,6 +1,6 @@
 
 local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
-if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], first_lease .. '0') == 0 then
+if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
     local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -206,4 +206,4 @@ else
 end
 return {1, 0, 0}
 
-end, {'hash', 'zset'})
+end, {'hash', 'zset', 'hash'})
