@@ -8,7 +8,8 @@
 -- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one. It may write at
 --          once: see close_gaps.
 -- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
--- Defines  leave(line, field)                    removes the place of a wait. It writes at once, because pass_on looks
+-- Defines  leave(line, field)                    removes the place of a wait, if it has one, and the numbers that are
+--          missing in front. It writes at once, because pass_on looks
 --          for numbers in Redis.
 -- Defines  leave_held(line, field, ...)        the same, of a lock that the script has just acquired, and closes the
 --          line; if this fails, the record is deleted, whose only fields follow, and the script ends.
@@ -98,10 +99,10 @@ local function leave(line, field)
         drop_field(line, ms(p.number))
         redis.call('hdel', line.key, p.client, ms(p.number))
         line.mine = nil
-        -- At most longest_line.
-        while line.first <= line.last and not client_at(line, line.first) do
-            line.first = line.first + 1
-        end
+    end
+    -- At most longest_line.
+    while line.first <= line.last and not client_at(line, line.first) do
+        line.first = line.first + 1
     end
 end
 

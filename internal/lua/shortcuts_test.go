@@ -300,7 +300,7 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		what = fmt.Sprint(channel, " is heard: ", on)
 	case 7:
 		if !b.fenced && !b.ruled { // a request that fails may draw a token, and one with a short cut may draw two
-			command := pick(b, "", "", "", "hset", "hget", "hmget", "hdel", "hlen", "exists", "pexpire", "pttl", "publish",
+			command := pick(b, "", "", "", "hset", "hget", "hmget", "hdel", "hlen", "pexpire", "pttl", "publish",
 				"pubsub", "time", "del", "zrem", "incrby")
 			do("without "+command, "hset", luatest.ClockKey, "denied", command)
 			b.denied = command

@@ -221,9 +221,9 @@ local function leave(line, field)
         drop_field(line, ms(p.number))
         redis.call('hdel', line.key, p.client, ms(p.number))
         line.mine = nil
-        while line.first <= line.last and not client_at(line, line.first) do
-            line.first = line.first + 1
-        end
+    end
+    while line.first <= line.last and not client_at(line, line.first) do
+        line.first = line.first + 1
     end
 end
 
