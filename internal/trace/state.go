@@ -44,7 +44,7 @@ func (c clients) name(client string) string {
 // field returns the wait that a field of the record belongs to.
 func (c clients) field(field string) (string, error) {
 	parts := strings.Split(field, ":")
-	if len(parts) != 3 || !strings.HasPrefix(parts[2], "0") {
+	if len(parts) != 3 || len(parts[0]) != 36 {
 		return "", fmt.Errorf("%q is no field of relock", field)
 	}
 	wait, err := strconv.Atoi(parts[2])
