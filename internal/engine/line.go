@@ -44,7 +44,7 @@ const (
 type place struct {
 	lock  contract.Record
 	field *tenancy.Field
-	lease time.Duration              // the longest lease that a request asked for, and a grant may have
+	lease time.Duration              // that the last request asked for: a grant lasts no longer
 	asked [requestsKept]placeRequest // the last requests that named the field, the latest first
 }
 

@@ -109,32 +109,6 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 	}
 }
 
-// The same for a caller with a place in the line that another caller has left to it, which had asked for a longer
-// lease: the place may have been granted the lock for that long.
-func TestEngineGrantOfAnInheritedPlaceIsRolledBackAfterAnOutage(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l, s := newFakeLock(e.redis, "x"), e.retain("x")
-		defer s.release()
-		var h *hold
-		s.locked(func() { h = s.newHoldLocked(l, holdKey{"", 1}, nil) })
-		r := new(recordBackend)
-		r.begin(&waitOptions{Wait: send.Wait{Ctx: context.Background()}}, r, target{hold: h})
-		s.locked(func() { require.NoError(t, r.target.prepareLocked(&Request{Wait: forever})) })
-		r.place = place{lock: l, field: h.Field(), lease: time.Hour}
-		r.leftovers.Inherits(0)
-		e.redis.Set(func() {
-			e.redis.Records["x"] = &fakeredis.Record{Field: h.Field().ID, Levels: 1, Expires: time.Now().Add(time.Hour)}
-		})
-		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
-		r.rollback(Answer{}, send.ErrTimeUp, true)
-		h.unlockHold()
-		time.Sleep(2 * e.WatchdogTimeout)
-		e.heal()
-		time.Sleep(longestUndoPause + time.Second)
-		e.assertFree()
-	})
-}
-
 // Only so many attempts are rolled back in the background at a time.
 func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

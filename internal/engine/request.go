@@ -61,8 +61,7 @@ type Answer struct {
 	Sent time.Time // when the request was sent: the lease that it granted is valid from then on
 
 	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
-	longest     time.Duration // the longest lease that a request with the field of the place in the line has asked for
-	limits      *limitEnds    // of a hold that was attached; nil: those of its lock count from now on
+	limits      *limitEnds    // nil: those of the lock, from when the request was sent
 }
 
 // mayHold reports whether the lock may be held after the answer res, or err, which is late. A try without a connection

@@ -110,7 +110,6 @@ func (r *recordBackend) admit() error {
 func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 	r.chooseDelivery()
 	res, err := r.askRedis(lastReply)
-	res.longest = r.place.lease
 	if err == nil {
 		if r.missed && res.Status == contract.Busy {
 			r.engine.missed.Store(int64(r.engine.watchdog.Now()))
@@ -194,9 +193,7 @@ func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	if r.leftovers.MayBeEnqueued() && err != errRestart && r.leavePlace() {
 		return
 	}
-	t := r.target
-	t.Lease = max(t.Lease, r.place.lease) // the place may have been granted a longer lease
-	r.rollBack(t, failed, err)
+	r.rollBack(r.target, failed, err)
 }
 
 // chooseDelivery sets in the attempt whether the caller waits in the line, and how it is notified of a grant.
@@ -218,7 +215,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = contract.Poll
 	}
 	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
-	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), max(r.place.lease, t.Lease)
+	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), t.Lease
 	if t.WaitsInLine() {
 		r.leftovers.MayEnqueue()
 	}
@@ -258,15 +255,18 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: contract.Outcome{Status: contract.Held, Token: g.Token}, Sent: sent, longest: r.place.lease}
+	res = Answer{Outcome: contract.Outcome{Status: contract.Held, Token: g.Token}, Sent: sent}
 	if g.Lease < t.Lease {
 		res.provisional = g.Lease
+	}
+	if l, now := t.hold.lock.Traits().Limits, r.engine.watchdog.Now(); l.Max > 0 { // the caller may have asked long ago
+		res.limits = &limitEnds{keepUntil: keptUntil(l, now), limit: limitOf(l, now)}
 	}
 	return res, true
 }
 
 // takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a
-// shorter lease gets a place of its own, because the grant for the old place would last longer than its lease. So does
+// shorter lease gets a place of its own, because the grant for the old place may last longer than its lease. So does
 // a caller that wants another number of permits of a semaphore, because the field of the old place tells that number.
 func (r *recordBackend) takePlaceLocked() {
 	t := r.target
@@ -283,8 +283,7 @@ func (r *recordBackend) takePlaceLocked() {
 		}
 		r.place = place{}
 	}
-	shorter := (!t.Renewed || t.hold.lock.Traits().Limits.Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease)
-	if shorter || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
+	if t.Lease < q.place.lease || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
 		s.dropPlaceLocked(q)
 		if r.place.field == nil { // its number must be higher than that of the place
 			r.useFieldLocked(t.hold.newField())

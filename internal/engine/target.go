@@ -61,11 +61,10 @@ func (t *target) prepareLocked(r *Request) error {
 	return nil
 }
 
-// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. The caller
-// before may have asked for a longer lease with the same field, and been granted it. Another try of the attempt may be
-// on its way, and give an explicit lease again.
-func (t *target) mayLastLocked(now, longest time.Duration) {
-	length := bounded(max(t.Lease, longest))
+// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. Another try of
+// the attempt may be on its way, and give an explicit lease again.
+func (t *target) mayLastLocked(now time.Duration) {
+	length := bounded(t.Lease)
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
 		length += late.Life
 	}
@@ -78,13 +77,13 @@ func (t *target) acquiredLocked(res Answer) {
 	e := h.lockState.engine
 	if !h.Asks() {
 		h.reenteredLocked()
-		t.mayLastLocked(e.watchdog.Now(), 0)
+		t.mayLastLocked(e.watchdog.Now())
 		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed && !t.kept)
 		return
 	}
 	now := e.watchdog.Now()
 	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
-	t.mayLastLocked(now, res.longest)
+	t.mayLastLocked(now)
 	if q := h.queue; q != nil {
 		q.request, q.owned = inquiry{}, true
 		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free

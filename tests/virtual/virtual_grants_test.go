@@ -112,3 +112,24 @@ func TestGrantThatIsTooShortIsNotUsed(t *testing.T) {
 		assert.True(g, g.inRedis(), "another owner could have acquired the lock before the hold ended")
 	})
 }
+
+// MaxHold counts from the message of a grant, however long ago the caller has asked.
+func TestMaxHoldOfAGrantIsWhole(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		const most = 5 * time.Second
+		a, _ := v.Client(0, WithHandoffWindow(time.Hour))
+		c, _ := v.Client(0)
+		held, waiting, owner := a.NewLock("l"), c.NewLock("l", MaxHold(most)), ContextWithOwner(context.Background())
+		require.NoError(v, held.Lock(owner))
+		got := make(chan error)
+		go func() { got <- waiting.Lock(owner) }()
+		time.Sleep(3500 * time.Millisecond)
+		require.NoError(v, held.Unlock(owner))
+		require.NoError(v, <-got)
+		began := time.Now()
+		guarded, err := waiting.Guard(owner)
+		require.NoError(v, err)
+		<-guarded.Done()
+		assert.InDelta(v, most, time.Since(began), float64(most/20))
+	})
+}
