@@ -73,18 +73,21 @@ func (l *lateness) turn(hold time.Duration, late func(release func())) (got bool
 	go func() { locked <- l.next.Lock(l.ctx) }()
 	time.Sleep(100 * time.Millisecond)
 	late(func() { require.NoError(l, l.holder.Unlock(l.ctx)) })
-	select {
-	case err := <-l.got:
-		require.NoError(l, err)
-		_ = l.waiting.Unlock(l.ctx) // its requests may still be slow
-		require.NoError(l, <-locked)
-		require.NoError(l, l.next.Unlock(l.ctx))
-		return true
-	case err := <-locked:
-		require.NoError(l, err)
-		l.holder, l.next = l.next, l.holder
-		return false
+	if len(l.got) == 0 { // it may have got the lock, and lost it to the next one
+		select {
+		case err := <-l.got:
+			l.got <- err
+		case err := <-locked:
+			require.NoError(l, err)
+			l.holder, l.next = l.next, l.holder
+			return false
+		}
 	}
+	require.NoError(l, <-l.got)
+	_ = l.waiting.Unlock(l.ctx) // its requests may still be slow
+	require.NoError(l, <-locked)
+	require.NoError(l, l.next.Unlock(l.ctx))
+	return true
 }
 
 // ends ends the wait of a Client that has got nothing.
