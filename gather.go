@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -336,17 +337,20 @@ func (g *gathering) halfOver(held []*part) <-chan time.Time {
 // what is left after another error is seen to by complete.
 func (g *gathering) extend(ctx context.Context, held []*part) {
 	forEach(held, func(_ int, p *part) error {
-		if !p.held || p.in == nil {
+		switch {
+		case !p.held || p.in == nil:
 			return nil
+		case p.report.Extend != nil:
+			return p.report.Extend(ctx)
 		}
-		return extendLocker(ctx, p.Locker, cmp.Or(g.request.Lease, p.in.client.engine().WatchdogTimeout))
+		return extendLocker(ctx, p.Locker, g.request.Lease)
 	})
 }
 
 // acquire acquires p as r demands. A hold that was lost at once is found by lost.
 func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	p.report.Drop()
-	r.Report = &p.report
+	p.report, r.Report = engine.Report{}, &p.report
 	ok, err := p.acquire(g.ctx, r)
 	switch {
 	case errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed):
@@ -383,9 +387,12 @@ func (g *gathering) lost() []*part {
 
 // late returns the locks of which too little is left of the explicit lease.
 func (g *gathering) late() []*part {
-	whole := lease.Validity(g.request.Lease)
 	return those(g.parts, func(p *part) bool {
-		return whole > 0 && !lease.Suffices(time.Until(g.validUntil([]*part{p})), whole, false)
+		left, whole := time.Until(g.validUntil([]*part{p})), lease.Validity(g.request.Lease)
+		if g.request.Lease == 0 {
+			return p.report.Kept && !lease.EnoughValidityLeft(left, lease.Validity(p.in.client.engine().WatchdogTimeout), true)
+		}
+		return whole > 0 && !lease.Suffices(left, whole, false)
 	})
 }
 
@@ -414,11 +421,11 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	if len(g.lost()) > 0 {
 		return lost, errNotLasting
 	}
+	if some := g.late(); len(some) > 0 && (together || len(kept) > 0) {
+		_ = g.giveBack(some, nil)
+		return late, errAllLate
+	}
 	if together {
-		if some := g.late(); len(some) > 0 {
-			_ = g.giveBack(some, nil)
-			return late, errAllLate
-		}
 		g.endTogether(engine.OwnerOf(g.ctx), g.validUntil(g.parts))
 	}
 	for _, p := range g.parts {
@@ -435,7 +442,8 @@ func (g *gathering) validUntil(held []*part) time.Time {
 			members = append(members, p.member)
 		}
 	}
-	return validUntil(members, engine.OwnerOf(g.ctx), time.Now().Add(lease.Validity(g.request.Lease)))
+	end := time.Now().Add(lease.Validity(cmp.Or(g.request.Lease, math.MaxInt64)))
+	return validUntil(members, engine.OwnerOf(g.ctx), end)
 }
 
 // answersBy returns the time until which the caller waits for answers from now on, or zero if there is no limit.
@@ -489,7 +497,7 @@ func (p *part) back() func(ctx context.Context) error {
 	if giveBack := p.report.GiveBack; giveBack != nil {
 		return giveBack
 	}
-	return func(ctx context.Context) error { // of a Locker with methods of its own, or after a panic of the Observer
+	return func(ctx context.Context) error { // of a Locker with methods of its own
 		if err := p.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
 			return err
 		}

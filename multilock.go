@@ -115,6 +115,11 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 	ok, err = g.run()
 	done() // both call methods of ctx
 	stop()
+	for _, p := range g.parts { // nothing can fail any more
+		if ok && p.report.Renew != nil {
+			p.report.Renew()
+		}
+	}
 	returned = true
 	return ok, err
 }

@@ -3,6 +3,7 @@ package engine
 // Calls: how a call that acquires locks becomes an acquire operation, or several ones, one after the other.
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -61,16 +62,17 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 
 // report notes the outcome of the call in its Report.
 func (e *Engine) report(r *Request, s *span, h *hold, err error) {
-	renews := err == nil && r.Lease == 0
-	r.Report.drop = func() { s.drop(err) }
-	r.Report.tell = func() {
-		if renews {
-			e.watchdog.Renew(&h.record.lease, e.WatchdogTimeout)
-		}
-		e.tell(s, h, err)
+	p := r.Report
+	p.tell, p.drop = func() { e.tell(s, h, err) }, func() { s.drop(err) }
+	if err != nil {
+		return
 	}
-	if err == nil {
-		r.Report.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+	p.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
+	p.Extend = func(ctx context.Context) error {
+		return e.extend(ctx, h.lock, h.owner, cmp.Or(r.Lease, e.WatchdogTimeout), true)
+	}
+	if r.Lease == 0 {
+		p.Renew = h.startRenewal
 	}
 }
 

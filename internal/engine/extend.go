@@ -19,6 +19,11 @@ import (
 
 // Extend sets the lease of the hold that o has on kind to length, counted from now, if less is left of it.
 func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration) error {
+	return e.extend(ctx, kind, o, length, false)
+}
+
+// extend is Extend, or, if cuts is set, for no longer than MaxHold allows.
+func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration, cuts bool) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := e.waitOptionsFor(ctx)
@@ -36,9 +41,10 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 	}
 	defer h.unlockHold()
 	x := extension{h, length}
-	if err := x.allowed(); err != nil {
+	if err := x.allowed(cuts); err != nil {
 		return err
 	}
+	length = x.length
 	sent, err := h.extend(&op.Wait, length)
 	whole := lease.Validity(length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
@@ -70,8 +76,9 @@ type extension struct {
 	length time.Duration
 }
 
-// allowed returns nil if the hold may have this lease, or else the error that Extend returns.
-func (x extension) allowed() error {
+// allowed returns nil if the hold may have this lease, or a shorter one if cuts is set, or else the error that Extend
+// returns.
+func (x *extension) allowed(cuts bool) error {
 	x.lockState.Lock()
 	defer x.lockState.Unlock()
 	switch {
@@ -80,9 +87,11 @@ func (x extension) allowed() error {
 	case x.lockState.engine.watchdog.Renews(&x.record.lease):
 		return ErrRenewed
 	}
-	if rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
+	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length)
+	if rest < x.length && !cuts {
 		return send.Invalid("lease %v is too long: MaxHold ends the hold in %v", x.length, rest)
 	}
+	x.length = rest
 	return nil
 }
 

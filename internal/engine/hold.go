@@ -120,6 +120,15 @@ func (r *expiredRing) replace(h *hold) (oldest *hold) {
 // age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.lockState.engine.watchdog.Now() - h.since }
 
+// startRenewal makes the watchdog renew h from now on, if its lease was explicit.
+func (h *hold) startRenewal() {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if e := h.lockState.engine; h.Holds() {
+		e.watchdog.Renew(&h.record.lease, e.WatchdogTimeout)
+	}
+}
+
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
 // watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
 // deleted.

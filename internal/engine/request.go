@@ -31,25 +31,31 @@ type Request struct {
 type Report struct {
 	tell, drop func()
 
-	// Kept is set if the owner had the lock already, with an explicit lease, which stays as it is until Tell is called. A
-	// caller that wants the lock for longer extends the lease before.
+	// Kept is set if the owner had the lock already, with an explicit lease, which stays as it is until Extend is called.
 	Kept bool
 
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
 	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
 	// and a later one of the owner is not touched. GiveBack is nil if the call has not acquired the lock.
 	GiveBack func(ctx context.Context) error
+
+	// Extend gives the lock the lease of the call, or the watchdog timeout, as far as MaxHold allows. It returns ErrRenewed
+	// if the watchdog renews it.
+	Extend func(ctx context.Context) error
+
+	// Renew makes the watchdog renew the lock from now on, in case it has Kept an explicit lease. It is nil if the call has
+	// a lease.
+	Renew func()
 }
 
-// Tell tells the outcome. It is called on the goroutine of the caller. A lock that was acquired without a lease is renewed
-// from then on.
+// Tell tells the outcome. It is called on the goroutine of the caller.
 func (r *Report) Tell() { r.end(r.tell) }
 
 // Drop is for a lock that the caller does not keep: only a wait that was told ends.
 func (r *Report) Drop() { r.end(r.drop) }
 
 func (r *Report) end(do func()) {
-	*r = Report{}
+	r.tell, r.drop = nil, nil
 	if do != nil {
 		do()
 	}

@@ -44,8 +44,10 @@ func (t *target) prepareLocked(r *Request) error {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
 	case t.kept:
-		// Not less than has some validity, without which a RedLock refuses a lease. Its nodes renew theirs from now on.
-		t.Lease = max(5*time.Millisecond, e.watchdog.Left(&h.record.lease))
+		t.Lease = time.Millisecond                 // a request shortens no lease
+		if _, local := h.lock.(LocalLock); local { // its parts renew theirs, and answer within a part of this one
+			t.Lease = max(5*time.Millisecond, e.watchdog.Left(&h.record.lease))
+		}
 	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {

@@ -224,11 +224,11 @@ func (w *Watchdog) confirmLocked(l *Lease, sent, length time.Duration, renewed b
 }
 
 // limitLocked stops renewing l, whose lease was set by the last confirmed request, if the next renewal would not
-// extend it by anything worth a request. Drift is added because a request asks for the time that is left until the
-// limit a moment after the time at which it counts as sent.
+// extend it by anything worth a request. Drift is added once because the validity is shorter than the lease, and once
+// because a request asks for the time that is left until the limit a moment after the time at which it counts as sent.
 func (w *Watchdog) limitLocked(l *Lease) {
 	limit := time.Duration(l.limit.Load())
-	l.last.Store(limit > 0 && l.sent+l.length+Drift(l.length) >= limit)
+	l.last.Store(limit > 0 && l.sent+l.WholeValidity()+2*Drift(l.length) >= limit)
 	if l.last.Load() {
 		l.renewAt = never
 	}

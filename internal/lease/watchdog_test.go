@@ -458,6 +458,19 @@ func TestWatchdogRenewsALeaseThatWasAskedForAgain(t *testing.T) {
 	})
 }
 
+// An explicit lease that is renewed from now on is renewed until its limit, however long a renewal would last.
+func TestWatchdogRenewsAnExplicitLeaseUntilItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		l.SetLimit(f.watchdog.Now() + 20*time.Second)
+		f.watchdog.Watch(l, time.Now(), 3*time.Second, false, 0)
+		f.watchdog.Renew(l, testLease)
+		<-ends.ended
+		assert.Equal(t, 20*time.Second, ends.at)
+	})
+}
+
 // A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
 func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

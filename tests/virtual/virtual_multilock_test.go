@@ -22,7 +22,6 @@ import (
 	"github.com/relock-go/relock/internal/bubble"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -290,32 +289,30 @@ func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
 
 // TryLock does not overstay its wait when one of its servers falls silent before all is held.
 func TestMultiLockDoesNotOverstayASilentServer(t *testing.T) {
-	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 30 * time.Second, "short": 3 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-				ctx := context.Background()
-				other, _ := v.Client(1)
-				c, link := v.Client(0)
-				d, _ := v.Client(1)
-				busy := other.NewLock("y")
-				require.NoError(v, busy.Lock(ctx))
-				began, got := time.Now(), make(chan error)
-				go func() {
-					_, err := c.NewMultiLock(c.NewLock("x"), d.NewLock("y")).TryLock(ContextWithOwner(ctx), time.Second, length)
-					got <- err
-				}()
-				time.Sleep(500 * time.Millisecond)
-				link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} })
-				time.Sleep(400 * time.Millisecond)
-				require.NoError(v, busy.Unlock(ctx))
-				assert.NoError(v, <-got)
-				assert.Less(v, time.Since(began), 1500*time.Millisecond)
-				link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
-				for _, l := range []Locker{c.NewLock("x"), other.NewLock("y")} {
-					_, err := l.ForceUnlock(ctx)
-					assert.NoError(v, err)
-				}
-			})
+	for _, length := range []time.Duration{0, 3 * time.Second, 30 * time.Second} {
+		locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+			ctx := context.Background()
+			other, _ := v.Client(1)
+			c, link := v.Client(0)
+			d, _ := v.Client(1)
+			busy := other.NewLock("y")
+			require.NoError(v, busy.Lock(ctx))
+			began, got := time.Now(), make(chan error)
+			go func() {
+				_, err := c.NewMultiLock(c.NewLock("x"), d.NewLock("y")).TryLock(ContextWithOwner(ctx), time.Second, length)
+				got <- err
+			}()
+			time.Sleep(500 * time.Millisecond)
+			link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} })
+			time.Sleep(400 * time.Millisecond)
+			require.NoError(v, busy.Unlock(ctx))
+			assert.NoError(v, <-got)
+			assert.Less(v, time.Since(began), 1500*time.Millisecond)
+			link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
+			for _, l := range []Locker{c.NewLock("x"), other.NewLock("y")} {
+				_, err := l.ForceUnlock(ctx)
+				assert.NoError(v, err)
+			}
 		})
 	}
 }
@@ -514,6 +511,7 @@ func TestMultiLockWithAFaultyContext(t *testing.T) {
 				defer cancel()
 				ctx := faulty{parent, new(atomic.Int64), at, end}
 				x, y := c.NewLock("x"), c.NewLock("y")
+				require.NoError(v, x.LockLease(parent, time.Second)) // nobody is going to unlock it
 				l := c.NewMultiLock(x, y)
 				ended, returned := make(chan struct{}), false
 				go func() {
@@ -523,11 +521,12 @@ func TestMultiLockWithAFaultyContext(t *testing.T) {
 					returned = true
 					if err == nil {
 						assert.NoError(v, l.Unlock(parent))
+						assert.NoError(v, x.Unlock(parent))
 					}
 				}()
 				<-ended
 				calls = ctx.calls.Load()
-				time.Sleep(time.Second)
+				time.Sleep(time.Minute)
 				for _, l := range []Locker{x, y} {
 					held, err := l.IsLocked(bg)
 					assert.NoError(v, err)
@@ -728,7 +727,7 @@ func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
 // The server is slow: half of the lease is not left after the second request, but more than a quarter. A MultiLock is acquired
 // as a single lock is.
 func TestMultiLockOnASlowServer(t *testing.T) {
-	for _, wait := range []time.Duration{0, 10 * time.Second, -1} {
+	for _, wait := range []time.Duration{0, 10 * time.Second} {
 		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 			owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Minute)
 			defer cancel()
@@ -737,13 +736,7 @@ func TestMultiLockOnASlowServer(t *testing.T) {
 			require.NoError(v, l.Lock(owner))
 			require.NoError(v, l.Unlock(owner))
 			link.Set(func(c *bubble.Conditions) { c.Latency = 30 * time.Millisecond })
-			ok, err := false, error(nil)
-			if wait < 0 {
-				err = l.LockLease(owner, 100*time.Millisecond)
-				ok = err == nil
-			} else {
-				ok, err = l.TryLock(owner, wait, 100*time.Millisecond)
-			}
+			ok, err := l.TryLock(owner, wait, 100*time.Millisecond)
 			assert.NoError(v, err, wait)
 			assert.True(v, ok, wait)
 			_, _ = l.ForceUnlock(context.Background())
@@ -764,9 +757,6 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 				busy, x := other.NewLock("y"), c.NewLock("x")
 				require.NoError(v, busy.Lock(ctx))
 				require.NoError(v, x.LockLease(owner, 3*time.Second))
-				if wait > 0 {
-					require.NoError(v, x.LockLease(owner, 3*time.Second))
-				}
 				ok, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(owner, wait, length)
 				assert.NoError(v, err)
 				assert.False(v, ok)
@@ -791,35 +781,42 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 	}
 }
 
-// While MultiLocks of two goroutines of an owner wait with a hold that the owner has already, it is extended. When both have
-// failed, it lasts for as long as its owner was promised.
-func TestMultiLocksThatFailLeaveAnExtendedLease(t *testing.T) {
-	for _, length := range []time.Duration{0, 4 * time.Second} {
-		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-			ctx := context.Background()
-			other, _ := v.Client(0)
-			c, _ := v.Client(0)
-			busy, x := other.NewLock("y"), c.NewLock("x")
-			require.NoError(v, busy.Lock(ctx))
-			h, _, err := x.TryAcquire(ctx, 0, 5*time.Second)
-			require.NoError(v, err)
-			var all sync.WaitGroup
-			for _, wait := range []time.Duration{time.Second, 2 * time.Second} {
-				waitgroup.Go(&all, func() {
-					ok, err := c.NewMultiLock(x, c.NewLock("y")).TryLock(h.Context(), wait, length)
-					assert.NoError(v, err)
-					assert.False(v, ok)
-				})
-			}
-			time.Sleep(500 * time.Millisecond)
-			assert.NoError(v, h.Extend(ctx, 7*time.Second))
-			all.Wait()
-			time.Sleep(4 * time.Second)
-			assert.NoError(v, h.Context().Err())
-			time.Sleep(2 * time.Second)
-			assert.Error(v, h.Context().Err())
-			_ = h.Release(ctx)
+// The owner has x with an explicit lease, and MaxHold. A MultiLock that acquires x renews it until MaxHold is over.
+func TestMultiLockRenewsALeaseUntilMaxHold(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		owner := ContextWithOwner(context.Background())
+		c, _ := v.Client(0)
+		x := c.NewLock("x", MaxHold(20*time.Second))
+		require.NoError(v, x.LockLease(owner, 3*time.Second))
+		l, began := c.NewMultiLock(x, c.NewLock("y")), time.Now()
+		require.NoError(v, l.Lock(owner))
+		guarded, err := x.Guard(owner)
+		require.NoError(v, err)
+		<-guarded.Done()
+		assert.InDelta(v, 20*time.Second, time.Since(began), float64(time.Second))
+		_, _ = l.ForceUnlock(owner)
+	})
+}
+
+// The server of x, which the owner has with an explicit lease, falls silent before y is acquired. The MultiLock is not
+// acquired with an x that is about to expire.
+func TestMultiLockDoesNotRelyOnALeaseThatIsNearlyOver(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		c, _ := v.Client(0)
+		d, far := v.Client(1)
+		busy, x := c.NewLock("y"), d.NewLock("x")
+		require.NoError(v, busy.Lock(ctx))
+		require.NoError(v, x.LockLease(owner, 2300*time.Millisecond))
+		got := make(chan bool)
+		go func() {
+			ok, _ := c.NewMultiLock(x, busy).TryLock(owner, 2*time.Second, 0)
+			got <- ok
+		}()
+		time.Sleep(1950 * time.Millisecond)
+		locktest.Silent(func() {
 			require.NoError(v, busy.Unlock(ctx))
-		})
-	}
+			assert.False(v, <-got)
+		}, far)
+	})
 }
