@@ -42,7 +42,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 		err = whyEnded(e, &op, kind, o, r, err)
 	}
 	if r.Report != nil {
-		e.report(&r, op.span, h, err)
+		e.report(r.Report, r.Lease, op.span, h, err)
 	} else {
 		e.tell(op.span, h, err)
 	}
@@ -60,18 +60,17 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 	}
 }
 
-// report notes the outcome of the call in its Report.
-func (e *Engine) report(r *Request, s *span, h *hold, err error) {
-	p := r.Report
+// report notes the outcome of a call with this lease in p. It gets no Request, which would escape to the heap.
+func (e *Engine) report(p *Report, lease time.Duration, s *span, h *hold, err error) {
 	p.tell, p.drop = func() { e.tell(s, h, err) }, func() { s.drop(err) }
 	if err != nil {
 		return
 	}
 	p.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	p.Extend = func(ctx context.Context) error {
-		return e.extend(ctx, h.lock, h.owner, cmp.Or(r.Lease, e.WatchdogTimeout), true)
+		return e.extend(ctx, h.lock, h.owner, cmp.Or(lease, e.WatchdogTimeout), true)
 	}
-	if r.Lease == 0 {
+	if lease == 0 {
 		p.Renew = h.startRenewal
 	}
 }
