@@ -511,7 +511,7 @@ func TestMultiLockWithAFaultyContext(t *testing.T) {
 				defer cancel()
 				ctx := faulty{parent, new(atomic.Int64), at, end}
 				x, y := c.NewLock("x"), c.NewLock("y")
-				require.NoError(v, x.LockLease(parent, time.Second)) // nobody is going to unlock it
+				require.NoError(v, x.LockLease(parent, time.Second)) // it is not going to be unlocked
 				l := c.NewMultiLock(x, y)
 				ended, returned := make(chan struct{}), false
 				go func() {

@@ -18,8 +18,8 @@ var Code = []Mistake{
 		Name: "grantFromTheMessage", File: "internal/engine/single.go",
 		Omits: "A grant is valid from when the request that it grants was sent.",
 		Changes: []Change{{
-			"Status: contract.Held, Token: g.Token}, Sent: sent, longest",
-			"Status: contract.Held, Token: g.Token}, Sent: time.Now(), longest",
+			"Status: contract.Held, Token: g.Token}, Sent: sent}",
+			"Status: contract.Held, Token: g.Token}, Sent: time.Now()}",
 		}},
 	},
 	{
