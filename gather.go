@@ -390,7 +390,7 @@ func (g *gathering) late() []*part {
 	return those(g.parts, func(p *part) bool {
 		left, whole := time.Until(g.validUntil([]*part{p})), lease.Validity(g.request.Lease)
 		if g.request.Lease == 0 {
-			return p.report.Kept && !lease.EnoughValidityLeft(left, lease.Validity(p.in.client.engine().WatchdogTimeout), true)
+			return p.report.Kept && !lease.EnoughValidityLeft(left, lease.Validity(p.longest()), true)
 		}
 		return whole > 0 && !lease.Suffices(left, whole, false)
 	})
@@ -400,6 +400,11 @@ func (g *gathering) late() []*part {
 func (g *gathering) endsApart() bool {
 	last := g.validUntil(g.parts).Add(lease.Validity(g.request.Lease) / 50)
 	return slices.ContainsFunc(g.parts, func(p *part) bool { return g.validUntil([]*part{p}).After(last) })
+}
+
+// longest returns the lease that p has if it is renewed.
+func (p *part) longest() time.Duration {
+	return p.in.lock.Traits().Limits.Cut(p.in.client.engine().WatchdogTimeout)
 }
 
 // complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time: then the

@@ -44,10 +44,7 @@ func (t *target) prepareLocked(r *Request) error {
 		t.NoWait = r.Wait == 0
 		t.Lease = h.lock.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
 	case t.kept:
-		t.Lease = time.Millisecond                 // a request shortens no lease
-		if _, local := h.lock.(LocalLock); local { // its parts renew theirs, and answer within a part of this one
-			t.Lease = max(5*time.Millisecond, e.watchdog.Left(&h.record.lease))
-		}
+		t.Lease = time.Millisecond // a request shortens no lease
 	default:
 		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
 		if t.Renewed {

@@ -786,15 +786,42 @@ func TestMultiLockRenewsALeaseUntilMaxHold(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		owner := ContextWithOwner(context.Background())
 		c, _ := v.Client(0)
-		x := c.NewLock("x", MaxHold(20*time.Second))
-		require.NoError(v, x.LockLease(owner, 3*time.Second))
+		x := c.NewLock("x", MaxHold(2*time.Second))
+		require.NoError(v, x.LockLease(owner, time.Second))
 		l, began := c.NewMultiLock(x, c.NewLock("y")), time.Now()
 		require.NoError(v, l.Lock(owner))
 		guarded, err := x.Guard(owner)
 		require.NoError(v, err)
 		<-guarded.Done()
-		assert.InDelta(v, 20*time.Second, time.Since(began), float64(time.Second))
+		assert.InDelta(v, 2*time.Second, time.Since(began), float64(time.Second/20))
 		_, _ = l.ForceUnlock(owner)
+	})
+}
+
+// A RedLock that its owner has with an explicit lease ends with it, although a MultiLock, which fails, has acquired it once
+// more when two of its servers were silent at first.
+func TestMultiLockThatFailsLeavesTheLeaseOfARedLock(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		clients, links, locks := nodes(v)
+		busy, red := clients[0].NewLock("z"), clients[0].NewRedLock(locks...)
+		require.NoError(v, busy.Lock(ctx))
+		require.NoError(v, red.LockLease(owner, 20*time.Second))
+		began := time.Now()
+		guarded, err := red.Guard(owner)
+		require.NoError(v, err)
+		got := make(chan bool)
+		locktest.Silent(func() {
+			go func() {
+				ok, _ := clients[0].NewMultiLock(red, busy).TryLock(owner, 10*time.Second, 0)
+				got <- ok
+			}()
+			time.Sleep(5 * time.Second)
+		}, links[1:]...)
+		assert.False(v, <-got)
+		<-guarded.Done()
+		assert.InDelta(v, 20*time.Second, time.Since(began), float64(time.Second))
+		require.NoError(v, busy.Unlock(ctx))
 	})
 }
 

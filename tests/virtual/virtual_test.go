@@ -378,39 +378,6 @@ func TestTryLockTakesNoLongerThanItsWaitAndAnAnswer(t *testing.T) {
 	}
 }
 
-// A call for several locks has waited since it first had to wait, wherever it has waited since: in the local queue of one
-// of them, for another goroutine of its owner, or for Redis.
-func TestWaitForSeveralLocksIsAsOldAsItsFirstPart(t *testing.T) {
-	for name, sameOwner := range map[string]bool{"another owner": false, "another goroutine of the owner": true} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				c, _ := v.Client(0)
-				other, _ := v.Client(0)
-				holder := ContextWithOwner(context.Background())
-				require.NoError(v, other.NewLock("x").Lock(holder))
-				owner := ContextWithOwner(context.Background())
-				first, cancel := context.WithCancel(ContextWithOwner(context.Background()))
-				if sameOwner {
-					first, cancel = context.WithCancel(owner)
-				}
-				gaveUp, got := make(chan error), make(chan error)
-				go func() { gaveUp <- c.NewLock("x").Lock(first) }()
-				time.Sleep(time.Second)
-				both := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
-				go func() { got <- both.Lock(owner) }()
-				time.Sleep(20 * time.Second)
-				cancel()
-				require.ErrorIs(v, <-gaveUp, context.Canceled)
-				time.Sleep(20 * time.Second)
-				assert.InDelta(v, 40*time.Second, c.Slowest().Wait[TypeLock], float64(time.Second))
-				require.NoError(v, other.NewLock("x").Unlock(holder))
-				require.NoError(v, <-got)
-				require.NoError(v, both.Unlock(owner))
-			})
-		})
-	}
-}
-
 // A MultiLock that has waited for a lock of another process, and then waits for one of its own process, is logged for
 // the latter from then on: the former is free.
 func TestSlowMultiLockNamesTheLockThatItWaitsForNow(t *testing.T) {
