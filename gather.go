@@ -502,7 +502,7 @@ func (p *part) back() func(ctx context.Context) error {
 	if giveBack := p.report.GiveBack; giveBack != nil {
 		return giveBack
 	}
-	return func(ctx context.Context) error { // of a Locker with methods of its own
+	return func(ctx context.Context) error { // of a Locker with methods of its own, or after a panic of the Observer
 		if err := p.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
 			return err
 		}

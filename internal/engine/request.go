@@ -36,7 +36,8 @@ type Report struct {
 
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
 	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
-	// and a later one of the owner is not touched. GiveBack is nil if the call has not acquired the lock.
+	// and a later one of the owner is not touched. GiveBack is nil if the call has not acquired the lock, and when it was
+	// told.
 	GiveBack func(ctx context.Context) error
 
 	// Extend gives the lock the lease of the call, or the watchdog timeout, as far as MaxHold allows. It returns ErrRenewed
@@ -55,7 +56,7 @@ func (r *Report) Tell() { r.end(r.tell) }
 func (r *Report) Drop() { r.end(r.drop) }
 
 func (r *Report) end(do func()) {
-	r.tell, r.drop = nil, nil
+	r.tell, r.drop, r.GiveBack = nil, nil, nil
 	if do != nil {
 		do()
 	}
