@@ -315,7 +315,7 @@ func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 			leaves.owner = ctx
 			leaves.joins()
 			stayer := leaves.sibling(Fenced())
-			go func() { stayer.got <- stayer.lock.LockLease(stayer.owner, 20*time.Second) }()
+			go func() { stayer.got <- stayer.lock.LockLease(stayer.owner, 40*time.Second) }()
 			testredis.Await(b, "the other owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(stayer.lock) })
 			p := placeOf(b.Bench, leaves.client.ID())
 			if held {
@@ -331,7 +331,7 @@ func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 				first.unlocks()
 			}
 			stayer.gets()
-			assert.InDelta(b, 19, pttl(b.Bench).Seconds(), 1.1, "the lease")
+			assert.InDelta(b, 39, pttl(b.Bench).Seconds(), 1.1, "the lease")
 			token, err := stayer.lock.Token(stayer.owner)
 			b.Must(err)
 			assert.NotZero(b, token, "the token")
