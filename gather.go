@@ -411,8 +411,8 @@ func (p *part) longest() time.Duration {
 // extension also finds out what was lost meanwhile.
 func (g *gathering) complete(apart bool) (progress, error) {
 	together := g.request.Lease != 0 && len(g.parts) > 1
-	kept := those(g.parts, func(p *part) bool { return p.report.Kept })
-	if len(kept) > 0 || together && (apart || g.endsApart()) {
+	kept := slices.ContainsFunc(g.parts, func(p *part) bool { return p.report.Kept })
+	if kept || together && (apart || g.endsApart()) {
 		ctx, cancel := g.limited()
 		defer cancel()
 		g.extend(ctx, g.parts)
@@ -426,7 +426,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	if len(g.lost()) > 0 {
 		return lost, errNotLasting
 	}
-	if some := g.late(); len(some) > 0 && (together || len(kept) > 0) {
+	if some := g.late(); len(some) > 0 && (together || kept) {
 		_ = g.giveBack(some, nil)
 		return late, errAllLate
 	}

@@ -44,12 +44,11 @@ func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length
 	if err := x.allowed(cuts); err != nil {
 		return err
 	}
-	length = x.length
-	sent, err := h.extend(&op.Wait, length)
-	whole := lease.Validity(length)
+	sent, err := h.extend(&op.Wait, x.length)
+	whole := lease.Validity(x.length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = h.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
+		sent, err = h.extend(&op.Wait, x.length) // the answer came late: after another request more of the lease is left
 	}
 	h.loseIfUnwatched()
 	return x.done(sent, err)

@@ -77,7 +77,9 @@ func (t *target) acquiredLocked(res Answer) {
 	if !h.Asks() {
 		h.reenteredLocked()
 		t.mayLastLocked(e.watchdog.Now())
-		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed && !t.kept)
+		if !t.kept {
+			e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
+		}
 		return
 	}
 	now := e.watchdog.Now()
