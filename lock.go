@@ -82,8 +82,8 @@ var (
 // order in which they joined the queue. A process has one entry, however many of its goroutines wait. It serves them in
 // the order in which they called Lock, for the hand-off window (see [WithHandoffWindow]), before the lock passes to the
 // next process. A process that has crashed loses its entry. A process that is paused can delay the others by up to 5s
-// when its turn comes, and then loses its entry; or by a whole lease if it has already lost one in this way, or with its
-// connection, and has asked again since.
+// when its turn comes, and then loses its entry. If it has already lost one in this way, or with its connection, and has
+// asked again since, it can delay them by a whole lease.
 //
 // TryLock with a wait of 0, and a RedLock that contains the lock, do not join the queue. They acquire the lock only if
 // they find it free, which is rare while processes are waiting. Java services have no entry in the queue

@@ -47,10 +47,9 @@ const mostPermits = math.MaxInt32 // the highest number that Redisson can count
 // Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined
 // it. A process has one entry, however many of its goroutines wait; after it was granted a permit it is behind the
 // other processes. A process that has crashed loses its entry. A process that is paused can hold back a permit for up
-// to 5s, or for a whole lease, as with a [Lock]. TryLock with a wait of 0
-// acquires a free permit ahead of the queue, unless the first process waits for several. Java services
-// have no entry in it: if some of them are waiting, a permit is left free for them once in each hand-off window (see
-// [WithHandoffWindow]).
+// to 5s, or for a whole lease, as with a [Lock]. TryLock with a wait of 0 acquires a free permit ahead of the queue, unless
+// the first process waits for several. Java services have no entry in it: if some of them are waiting, a permit is left
+// free for them once in each hand-off window (see [WithHandoffWindow]).
 //
 // No notification is sent when a permit expires. So a waiter asks Redis when the first lease ends, and once in each
 // poll interval (see [WithPollInterval]), or less often if more than 32 processes wait ahead of it.

@@ -13,8 +13,9 @@
 --          caller wants, and most: the limit of a new place if its client may have been late for a grant, else nil. kept
 --          is the lease that the place of the waiter has already.
 -- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
---          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of connections that received a message counts those
---          that are subscribed to a pattern, so the caller has looked for listeners before.
+--          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of
+--          connections that received a message counts those that are subscribed to a pattern, so the caller has looked
+--          for listeners before.
 -- Defines  tombstone_life               how long a tombstone lasts, in ms: longer than a request may be on its way.
 -- Defines  bury(over, field, now)       the tombstones over, which may be nil or false, with a tombstone of field
 --          added.

@@ -2,15 +2,15 @@
 -- See line.lua.
 --
 -- Rules: a place has a number, and the place with the lowest one is the next. Numbers may be missing: the other
--- places keep theirs when a place is removed, until most numbers are missing. Changes are made in memory, unless the description of a function says that it writes at once.
+-- places keep theirs when a place is removed, until most numbers are missing. Changes are made in memory, unless the
+-- description of a function says that it writes at once.
 --
 -- For scripts:
 -- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one. It may write at
 --          once: see close_gaps.
 -- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
 -- Defines  leave(line, field)                    removes the place of a wait, if it has one, and the numbers that are
---          missing in front. It writes at once, because pass_on looks
---          for numbers in Redis.
+--          missing in front. It writes at once, because pass_on looks for numbers in Redis.
 -- Defines  leave_held(line, field, ...)        the same, of a lock that the script has just acquired, and closes the
 --          line; if this fails, the record is deleted, whose only fields follow, and the script ends.
 -- For this file, and passing.lua:

@@ -682,7 +682,7 @@ func TestMultiLockHoldsNothingAfterASlowGiveBack(t *testing.T) {
 }
 
 // Others hold y one after the other, always with one of them waiting, so that a place in the queue of y takes longer than
-// MaxHold of x, or so long that too little is left of the lease of x. The MultiLock does not give back y because of that.
+// MaxHold of x, or than three quarters of the lease of x. The MultiLock does not release y because of that.
 func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
 	for name, c := range map[string]struct {
 		others        int
