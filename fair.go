@@ -56,6 +56,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		record.PrefixName("redisson_lock_timeout", key),
 		record.PrefixName("relock_lock_alive", key),
 		record.WishesKey(key),
+		record.LineKeys(key)[1],
 	}
 	if o.fenced {
 		keys = append(keys, record.TokenKey(key))
@@ -70,7 +71,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 				Fenced:    o.fenced,
 				Limits:    o.limits,
 			},
-			line: keys[4],
+			line: keys[5],
 		}},
 		announce: record.PrefixName("redisson_lock__channel", key) + ":",
 	}
@@ -141,7 +142,7 @@ func (l *fairLock) leave(r contract.Release, undo bool) call {
 
 func (l *fairLock) Rename(r contract.Rename) call {
 	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:5], Args: args}
+	return call{Script: fairRename, Keys: l.keys[:6], Args: args}
 }
 
 func (l *fairLock) Force(seen ...string) call {

@@ -198,8 +198,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 		record.PrefixName("relock_rwlock_writers", key),
 		record.TokenKey(key),
 		record.PermitsKey(key),
-		record.LineKey(key), record.WritersLineKey(key), record.WishesKey(key),
 	}
+	keys = slices.Concat(keys, record.LineKeys(key), record.WritersLineKeys(key), []string{record.WishesKey(key)})
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
 		err = errNilContext

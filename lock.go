@@ -96,7 +96,7 @@ type Lock struct{ handle }
 // of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{key, record.LineKey(key)}
+	keys := append([]string{key}, record.LineKeys(key)...)
 	if o.fenced {
 		keys = append(keys, record.TokenKey(key))
 	}
@@ -113,7 +113,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 				Lasting:     o.lasts,
 				Limits:      o.limits,
 			},
-			granting: c.grantChannel(announce), line: keys[1],
+			granting: c.grantChannel(announce), line: keys[2],
 		}},
 		announce: announce,
 		told:     announce,
@@ -208,7 +208,7 @@ func (l *plainLock) Release(r contract.Release) call {
 func (l *plainLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Rename(r contract.Rename) call {
-	return call{Script: lockRename, Keys: l.keys[:2], Args: renameArgs(r, "", r.Late)}
+	return call{Script: lockRename, Keys: l.keys[:3], Args: renameArgs(r, "", r.Late)}
 }
 
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The

@@ -76,7 +76,7 @@ type WriteLock struct{ handle }
 // options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{key, record.PrefixName("relock_rwlock_writers", key), record.WritersLineKey(key)}
+	keys := append([]string{key, record.PrefixName("relock_rwlock_writers", key)}, record.WritersLineKeys(key)...)
 	if o.fenced {
 		keys = append(keys, record.TokenKey(key))
 	}
@@ -116,7 +116,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				Suffix:      record.WriteSuffix,
 			},
 			granting: c.grantChannel(rw.announce),
-			line:     keys[2],
+			line:     keys[3],
 		},
 	}
 	return &RWLock{
@@ -263,7 +263,7 @@ func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 func (l *writeLock) Rename(r contract.Rename) call {
 	return call{
 		Script: lockRename,
-		Keys:   []string{l.keys[0], l.keys[2]},
+		Keys:   []string{l.keys[0], l.keys[2], l.keys[3]},
 		Args:   renameArgs(r, record.WriteSuffix, r.Late),
 	}
 }

@@ -31,7 +31,7 @@ func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
 	keys, args := slices.Clone(names), []any{closely, id}
 	for i, name := range names[:closely] {
-		keys = append(keys, record.LineKey(name))
+		keys = append(keys, record.LineKeys(name)[0])
 		all := " "
 		for _, field := range fields[i] {
 			all += field + " "

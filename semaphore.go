@@ -96,10 +96,10 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 				Limits:    o.limits,
 			},
 			granting: c.grantChannel(announce),
-			line:     record.LineKey(key),
+			line:     record.LineKeys(key)[1],
 		},
 		client:   c,
-		keys:     []string{key, record.PermitsKey(key), record.LineKey(key)},
+		keys:     append([]string{key, record.PermitsKey(key)}, record.LineKeys(key)...),
 		permits:  permits,
 		announce: announce,
 	}

@@ -424,15 +424,11 @@ func OnlyTombstones(rdb redis.UniversalClient, key string) bool {
 		left := rdb.PTTL(context.Background(), key).Val()
 		return value == "0" && left > 0 && left <= late.Life
 	}
-	if !strings.HasPrefix(key, "relock_line:") {
+	if !strings.HasPrefix(key, "relock_line:") || !strings.HasSuffix(key, ":waits") {
 		return false
 	}
-	for _, field := range rdb.HKeys(context.Background(), key).Val() {
-		if !slices.Contains([]string{"over", "first", "last", "shared"}, field) {
-			return false
-		}
-	}
-	return Expires(rdb, key)
+	isClient := func(field string) bool { return len(field) == 36 }
+	return !slices.ContainsFunc(rdb.HKeys(context.Background(), key).Val(), isClient) && Expires(rdb, key)
 }
 
 // checkExpiry checks that each key which relock alone writes has an expiry: otherwise it would stay forever where no

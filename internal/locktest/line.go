@@ -4,7 +4,6 @@ package locktest
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,13 +32,16 @@ func NewLineBench(t *testing.T, addr string) *Bench {
 	return b
 }
 
-// LineKey returns the key of the line of the bench's lock: that of the writers, if there is one.
-func (b *Bench) LineKey() string {
-	if writers := record.WritersLineKey(b.LockName); b.Rdb.Exists(context.Background(), writers).Val() > 0 {
+// LineKeys returns the keys of the line of the bench's lock: those of the writers, if there are any.
+func (b *Bench) LineKeys() []string {
+	if writers := record.WritersLineKeys(b.LockName); b.Rdb.Exists(context.Background(), writers...).Val() > 0 {
 		return writers
 	}
-	return record.LineKey(b.LockName)
+	return record.LineKeys(b.LockName)
 }
+
+// WaitsKey returns the key of the places in this line.
+func (b *Bench) WaitsKey() string { return b.LineKeys()[1] }
 
 func (b *Bench) ReleaseChannel() string {
 	return record.PrefixName("redisson_lock__channel", b.LockName)
@@ -58,31 +60,32 @@ type KeptPlace struct {
 }
 
 // Places returns the entries of the line, in order.
-func (b *Bench) Places() []KeptPlace { return b.PlacesIn(b.LineKey()) }
+func (b *Bench) Places() []KeptPlace { return b.PlacesIn(b.LineKeys()) }
 
-// PlacesIn returns the entries of the line with this key, in order.
-func (b *Bench) PlacesIn(key string) (all []KeptPlace) {
+// PlacesIn returns the entries of the line with these keys, in order.
+func (b *Bench) PlacesIn(keys []string) (all []KeptPlace) {
 	b.Helper()
-	line, err := b.Rdb.HGetAll(context.Background(), key).Result()
+	order, err := b.Rdb.ZRangeWithScores(context.Background(), keys[0], 0, -1).Result()
 	b.Must(err)
-	for number, client := range line {
-		n, err := strconv.Atoi(number)
-		if err != nil {
+	places, err := b.Rdb.HGetAll(context.Background(), keys[1]).Result()
+	b.Must(err)
+	for _, z := range order {
+		client := z.Member.(string)
+		words := strings.Fields(places[client])
+		if len(words) == 0 {
+			continue // the hash was lost
+		}
+		if !assert.Len(b, words, 6, "the place of %s", client) {
 			continue
 		}
-		words := strings.Fields(line[client])
-		if !assert.Len(b, words, 7, "the place of %s", client) || words[0] != number {
-			continue
-		}
-		lease, err := strconv.Atoi(words[2])
+		lease, err := strconv.Atoi(words[1])
 		b.Must(err)
-		asked, err := strconv.ParseUint(words[4], 10, 64)
+		asked, err := strconv.ParseUint(words[3], 10, 64)
 		b.Must(err)
-		since, err := strconv.ParseInt(words[6], 10, 64)
+		since, err := strconv.ParseInt(words[5], 10, 64)
 		b.Must(err)
-		all = append(all, KeptPlace{n, words[1], lease, words[3] == "1", asked, words[5], since, client})
+		all = append(all, KeptPlace{int(z.Score), words[0], lease, words[2] == "1", asked, words[4], since, client})
 	}
-	slices.SortFunc(all, func(a, b KeptPlace) int { return a.Number - b.Number })
 	return all
 }
 
@@ -124,7 +127,7 @@ func (b *Bench) Manual() *Manual {
 
 func (m *Manual) run(s *send.Script, args ...any) send.Reply {
 	m.Helper()
-	keys := []string{m.LockName, m.LineKey()}
+	keys := append([]string{m.LockName}, m.LineKeys()...)
 	if m.Fenced {
 		keys = append(keys, record.TokenKey(m.LockName))
 	}

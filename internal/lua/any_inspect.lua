@@ -8,9 +8,11 @@
 -- KEYS[6]  the token counter: a string.
 -- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
 --          available permits.
--- KEYS[8]  the line of a plain lock or a semaphore, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[9]  that of a read/write lock: a hash.
--- KEYS[10]  the wishes of a fair lock: a hash, see queue.lua.
+-- KEYS[8]  the order of the line of a plain lock or a semaphore, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[9]  the waits of that line: a hash.
+-- KEYS[10]  the order of the line of a read/write lock: a zset.
+-- KEYS[11]  the waits of that line: a hash.
+-- KEYS[12]  the wishes of a fair lock: a hash, see queue.lua.
 -- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
 -- ARGV[2]  the channel on which the release of a plain lock is announced.
 -- ARGV[3]  that of a semaphore.
@@ -28,7 +30,7 @@
 -- is refused: see record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local line_key, writers_line, wishes = KEYS[8], KEYS[9], KEYS[10]
+local wishes = KEYS[12]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local most_shown = 10000 -- as mostShown in inspect.go
@@ -84,7 +86,7 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n = line_waiters(line_key, {}, {}, permit_channel, how)
+    local waiters, n = line_waiters(KEYS[8], KEYS[9], {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
         {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
@@ -134,8 +136,8 @@ local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n = line_waiters(line_key, held, {}, lock_channel, how)
-    local others, more = line_waiters(writers_line, held, writing, rw_channel, how)
+    waiters, n = line_waiters(KEYS[8], KEYS[9], held, {}, lock_channel, how)
+    local others, more = line_waiters(KEYS[10], KEYS[11], held, writing, rw_channel, how)
     -- At most 5 times most_listed.
     for i = 1, math.min(#others, 5 * most_listed - #waiters) do
         waiters[#waiters + 1] = others[i]

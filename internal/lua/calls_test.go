@@ -13,28 +13,28 @@ import (
 // The KEYS and the ARGV of the scripts that stories call, by the names that stories have for them. What stands behind a
 // bar is left out from the end as far as a story does not name it.
 var storyCalls = map[string][2]string{
-	"lock_acquire":       {"lock line token", "field lease count delivery tokens how asked channel whole"},
-	"lock_release":       {"lock line token", "field channel how window | left late"},
+	"lock_acquire":       {"lock order places token", "field lease count delivery tokens how asked channel whole"},
+	"lock_release":       {"lock order places token", "field channel how window | left late"},
 	"lock_alone_acquire": {"lock", "field lease count delivery"},
 	"lock_alone_release": {"lock", "field channel how window | left"},
-	"lock_rename":        {"lock line", "from to lease until ends late"},
+	"lock_rename":        {"lock order places", "from to lease until ends late"},
 	"renew":              {"lock", "field lease exact"},
-	"force":              {"lock line token", "channel how seen"},
+	"force":              {"lock order places token", "channel how seen"},
 	"inspect":            {"lock", "field"},
-	"tombstone_remove":   {"line", "field"},
+	"tombstone_remove":   {"places", "field"},
 	"fair_acquire":       {fairKeys, "field lease wait beat turns how count waits asked whole"},
 	"fair_force":         {fairKeys, "wait beat turns how seen"},
-	"fair_rename":        {"lock queue timeouts heartbeats wishes", "from to lease until ends late wait"},
+	"fair_rename":        {"lock queue timeouts heartbeats wishes places", "from to lease until ends late wait"},
 	"fair_release":       {fairKeys, "field wait beat turns how | left late rollback"},
-	"read_acquire":       {"lock writers line", "field lease prefix | count other"},
+	"read_acquire":       {"lock writers order", "field lease prefix | count other"},
 	"read_release":       {rwKeys, "field prefix rwchannel how window | left late strict"},
 	"write_acquire":      {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
 	"write_release":      {rwKeys, "field prefix rwchannel how window | left late rollback other"},
-	"semaphore_acquire":  {"lock taken line", "field lease permits permitted how count delivery asked whole"},
-	"semaphore_release":  {"lock taken line", "field permitted how window | left late"},
-	"semaphore_set":      {"lock taken line", "permits permitted how request"},
-	"semaphore_force":    {"lock taken line", "permitted how seen"},
-	"semaphore_rename":   {"lock taken line", "from to lease until ends late"},
+	"semaphore_acquire":  {"lock taken order places", "field lease permits permitted how count delivery asked whole"},
+	"semaphore_release":  {"lock taken order places", "field permitted how window | left late"},
+	"semaphore_set":      {"lock taken order places", "permits permitted how request"},
+	"semaphore_force":    {"lock taken order places", "permitted how seen"},
+	"semaphore_rename":   {"lock taken order places", "from to lease until ends late"},
 	"semaphore_renew":    {"taken", "field lease exact"},
 	"semaphore_inspect":  {"lock taken", "field"},
 	"read_rename":        {"lock", "from to lease until ends splits prefix late"},
@@ -46,14 +46,15 @@ var storyCalls = map[string][2]string{
 }
 
 const (
-	fairKeys = "lock queue timeouts heartbeats wishes token"
-	rwKeys   = "lock writers wline token"
+	fairKeys = "lock queue timeouts heartbeats wishes places token"
+	rwKeys   = "lock writers worder wplaces token"
 )
 
 // storyDefaults has what a story need not say. An empty argument is left out, except field and other.
 var storyDefaults = map[string]string{
 	"field": "",
-	"lock":  "lock", "line": "relock_line:{lock}:places", "wline": "relock_line:{lock}:writers",
+	"lock":  "lock", "order": "relock_line:{lock}:order", "places": "relock_line:{lock}:waits",
+	"worder": "relock_line:{lock}:writers:order", "wplaces": "relock_line:{lock}:writers:waits",
 	"wishes": "relock_line:{lock}:wishes", "token": "", "queue": "redisson_lock_queue:{lock}",
 	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
 	"writers": "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",

@@ -16,16 +16,6 @@
 --          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of
 --          connections that received a message counts those that are subscribed to a pattern, so the caller has looked
 --          for listeners before.
--- Defines  tombstone_life               how long a tombstone lasts, in ms: longer than a request may be on its way.
--- Defines  bury(over, field, now)       the tombstones over, which may be nil or false, with a tombstone of field
---          added.
--- Defines  is_buried(over, field, now)  whether field has a tombstone, and whether any field has one.
---
--- Tombstones are stored as a text: fields that never acquire the lock again, each followed by the epoch ms at which
--- its tombstone expires, the latest one first.
-
-local tombstone_life = 60000
-local most_tombstones = 100
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -90,26 +80,4 @@ local function tell_granted(waiter, lease, token, channel, how)
         heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
     return heard > 0
-end
-
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    -- At most most_tombstones, and as many bytes as these may have.
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
-        end
-    end
-    return table.concat(kept, ' ')
-end
-
--- The text may be long, and few scripts run with a field that has ended: the cheap checks come first.
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
-    end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end

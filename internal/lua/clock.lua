@@ -1,14 +1,11 @@
 -- Prelude of the scripts that need the time, which is always that of the Redis server.
 --
 -- Defines  now_ms()  the milliseconds since the epoch.
--- Defines  now_s()   the seconds since the epoch, as a text.
 -- Defines  ms(t)     formats t for a command: a whole number without an exponent.
 
 local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
-
-local function now_s() return redis.call('time')[1] end
 
 local function ms(t) return string.format('%.0f', t) end

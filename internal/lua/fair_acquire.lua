@@ -5,7 +5,8 @@
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
 -- KEYS[5]  the wishes of the queue: a hash.
--- KEYS[6]  the token counter: a string; only for a fenced lock.
+-- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
+-- KEYS[7]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
@@ -29,13 +30,13 @@
 local token
 
 --[[common case]]
--- The lock is free, the queue is empty, and there are no wishes, where a late request would find its tombstone. After
+-- The lock is free, the queue is empty, and there is no tombstone. After
 -- an error the code below runs, and reports it.
-if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) == 0 then
     token = 0
-    if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
+    if KEYS[7] then -- drawn first: if the counter is not a number, the lock must not be acquired
         --[[preludes]]
-        token = take_token(KEYS[6])
+        token = take_token(KEYS[7])
     end
     if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -49,7 +50,8 @@ end
 --[[end]]
 
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
@@ -117,7 +119,7 @@ if not mine then
     redis.call('zcard', q.timeouts) -- before the first write: it refuses other data, and this user may not be allowed to
 end
 q.now = now
-local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
+local over = not mine and hold_count == '1' and is_buried(q.waits, field) -- this request runs late
 if pttl ~= -2 and not mine and not over then -- the caller is going to wait
     check_wishes() -- before the first write
 end

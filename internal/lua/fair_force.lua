@@ -5,7 +5,8 @@
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
 -- KEYS[5]  the wishes of the queue: a hash.
--- KEYS[6]  the token counter: a string; only for a fenced lock.
+-- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
+-- KEYS[7]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[2]  how long a heartbeat lasts, in ms.
 -- ARGV[3]  the channel of a waiter, without its field.
@@ -18,7 +19,8 @@
 -- The script refuses a hash that no lock writes before it writes anything: see record.lua.
 
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[1]), channel = ARGV[3], how = ARGV[4],
 }
 local heartbeat_ttl = tonumber(ARGV[2])

@@ -6,7 +6,8 @@
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
 -- KEYS[5]  the wishes of the queue: a hash.
--- KEYS[6]  the token counter: a string; only for a fenced lock.
+-- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
+-- KEYS[7]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[3]  how long a heartbeat lasts, in ms.
@@ -37,7 +38,8 @@ end
 local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
 local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[2]), channel = ARGV[4], how = ARGV[5],
 }
 
@@ -71,7 +73,7 @@ if rolls_back then
 end
 local passed = try(function()
     if late and left == '0' then
-        end_waiter(q, field)
+        bury(q.waits, field)
     end
     local may_wait = waits or rolls_back or not looked
     return may_wait and redis.call('exists', q.lock) == 0 and pass_to_first(q)

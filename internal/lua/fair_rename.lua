@@ -5,6 +5,7 @@
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
 -- KEYS[5]  the wishes of the queue: a hash.
+-- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
 -- ARGV[1]  from: the field that has the lock.
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on.
@@ -23,14 +24,14 @@
 local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local now = now_ms()
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
     wait_timeout = tonumber(ARGV[7]), now = now,
 }
 local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(q.wishes, to, now)
+local may = not renamed and not past_end(ends, now) and not is_buried(q.waits, to)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -54,6 +55,6 @@ pcall(function()
     end
 end)
 if late then
-    pcall(end_waiter, q, from)
+    pcall(bury, q.waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

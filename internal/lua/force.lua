@@ -1,8 +1,9 @@
 -- Releases a lock, regardless of who holds it.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[3]  the token counter: a string; only for a fenced lock.
+-- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the waits of the line: a hash.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
@@ -12,7 +13,7 @@
 -- Once: another owner may have acquired the lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
-local lock, tokens = KEYS[1], KEYS[3]
+local lock, tokens = KEYS[1], KEYS[4]
 local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 
 if redis.call('hlen', lock) == 0 then
@@ -22,16 +23,11 @@ check_record(lock)
 if not may_force(lock, seen) then
     return {0, 0, 0}
 end
-local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
+local line = open_line(lock, KEYS[2], KEYS[3], '') -- before the lock is released, because it may refuse
 -- At most most_holds.
 local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
-if line.exists then
-    local to = pass_on(lock, line, tokens, channel, how, nil)
-    close_line(line)
-    if to then
-        return released
-    end
+if not pass_on(lock, line, tokens, channel, how, nil) then
+    announce(how, channel, '0')
 end
-announce(how, channel, '0')
 return released

@@ -2,7 +2,7 @@
 -- of both, and bounds. It consists of constants, so it may stand in front of the function answer, where a function
 -- would make every run slower.
 --
--- Defines  place_format     the text of a place, see parse_place of line.lua: number, delivery, lease of its grant in
+-- Defines  place_format     the text of a place, see parse_place of line.lua: delivery, lease of its grant in
 --          ms, fenced, number of its last request, field, since.
 -- Defines  place_pattern    matches such a text, and captures its words.
 -- Defines  grant_format     the message of a grant: field, number of the request, lease in ms, token.
@@ -10,8 +10,8 @@
 -- Defines  line_life        how long a line lasts that no client has joined, in ms.
 -- Defines  near_head        as in internal/poller: up to that many places in front, their number is exact.
 
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_format = '%s %s %s %s %s %s'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000

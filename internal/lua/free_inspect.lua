@@ -2,8 +2,8 @@
 -- key holds data that no lock writes, or if a waiter of the client is not told of its release or has been granted it
 -- without noticing. The script only reads.
 --
--- KEYS     the locks: each a hash; and behind them the lines, which are the wait queues in Redis, of the locks that
---          are checked closely.
+-- KEYS     the locks: each a hash; and behind them the orders of the lines, which are the wait queues in Redis, of the
+--          locks that are checked closely.
 -- ARGV[1]  the number of locks that are checked closely, which are the first ones: see record.lua.
 -- ARGV[2]  the client.
 -- ARGV     behind these, for each lock that is checked closely: the fields with which the client waits, with a space in front of and behind each field.
@@ -17,7 +17,7 @@ local locks = #KEYS - closely
 -- Whether the client waits and is told when the lock is released: it has a place, and no holder belongs to a program
 -- that does not use the line. A client that did not use its grant in time has lost its place. A record that was granted
 -- has no more fields than are read here.
-local function is_told(lock, line, waiting)
+local function is_told(lock, order, waiting)
     check_record(lock)
     -- At most 8.
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
@@ -26,7 +26,7 @@ local function is_told(lock, line, waiting)
             return false
         end
     end
-    return redis.call('hexists', line, client) == 1
+    return redis.call('zscore', order, client) ~= false
 end
 
 local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks

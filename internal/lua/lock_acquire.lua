@@ -1,8 +1,9 @@
 -- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[3]  the token counter: a string; only for a fenced lock.
+-- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the waits of the line: a hash.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation that is not a hand-off inside a
 --          process.
 -- ARGV[2]  the lease in ms.
@@ -26,21 +27,20 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
-local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2])
+local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3])
 local token, following
 
 --[[common case]]
--- The lock is free, and there is no line, or no process waits, and the tombstones of the line are those of others. After
--- an error the code below runs, and reports it.
-if there == 1 then -- the line, if the lock is free
-    --[[preludes]]
-    there = is_idle_for(KEYS[2], ARGV[1]) and 0 or there
+-- The lock is free, no process waits, and any tombstones are those of others. After an error the code below runs, and
+-- reports it.
+if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2]) == 0 and redis.pcall('hexists', KEYS[3], ARGV[1]) == 0 then
+    there = 0
 end
 if there == 0 then
     token = 0
-    if KEYS[3] then -- drawn first: if the counter is not a number, the lock must not be acquired
+    if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
         --[[preludes]]
-        token, following = take_token(KEYS[3])
+        token, following = take_token(KEYS[4])
     end
     if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -53,11 +53,11 @@ if there == 0 then
 end
 --[[end]]
 
-local lock, tokens = KEYS[1], KEYS[3]
+local lock, order, waits, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, hold_count, delivery = ARGV[1], ARGV[3] or '1', ARGV[4] or 'defer'
 local how, asked, channel = ARGV[6] or 'publish', ARGV[7], ARGV[8]
 local fenced = tokens and '1' or '0'
-local waits = delivery == 'push' or delivery == 'poll'
+local may_wait = delivery == 'push' or delivery == 'poll'
 
 --[[short cut]]
 -- The most common case of a lock in use by several processes: the holder uses the line, and the caller joins at the
@@ -65,29 +65,31 @@ local waits = delivery == 'push' or delivery == 'poll'
 -- to run.
 if hold_count == '1' and there ~= 0 then
     local client = field:sub(1, 36)
-    local head = redis.pcall('hmget', KEYS[2], 'first', 'last', 'over', client)
-    local first, last, over = tonumber(head[1] or ''), tonumber(head[2] or ''), head[3]
-    local holders = first and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
+    local last = redis.pcall('zrevrange', order, 0, 0, 'withscores')
+    local holders = last[1] and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
     local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
         holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:%d+$')
-    if holder and #holder == 36 and not (over and over:find(field, 1, true)) then
-        local pttl = not (waits and head[4]) and redis.pcall('pttl', lock)
-        local known = type(pttl) == 'number'
-        if known and not waits then
-            return string.format('0 %.0f 0', pttl)
-        end
-        local subscribed = known and (delivery == 'poll' or
-            redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
-        if subscribed and first and last and first >= 0 and last < 1e15 and
-            last - first >= -1 and last - first < near_head - 1 then
-            local number = string.format('%.0f', last + 1)
-            local since = redis.pcall('time')[1] or ''
-            local brief = string.format('%.0f', math.min(ARGV[2], math.max(ARGV[9] or 0, provisional)))
-            local place = string.format(place_format, number, delivery, brief, fenced, asked, field, since)
-            if type(redis.pcall('hset', KEYS[2], 'last', number, number, client, client, place)) == 'number' then
-                redis.pcall('pexpire', KEYS[2], line_life)
-                return string.format('0 %.0f %.0f', pttl, 1 + 4 * (number - first))
+    local head = holder and #holder == 36 and redis.pcall('hmget', waits, field, client, 'shared') or {}
+    local pttl = head[1] == false and not (may_wait and (head[2] or not head[3])) and redis.pcall('pttl', lock)
+    local known = type(pttl) == 'number'
+    if known and not may_wait then
+        return string.format('0 %.0f 0', pttl)
+    end
+    local subscribed = known and (delivery == 'poll' or
+        redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
+    local number = subscribed and tonumber(last[2]) + 1
+    local ahead = number and number < 1e15 and redis.pcall('zcard', order)
+    if type(ahead) == 'number' and ahead < near_head then
+        local since = redis.pcall('time')[1] or ''
+        local brief = string.format('%.0f', math.min(ARGV[2], math.max(ARGV[9] or 0, provisional)))
+        local place = string.format(place_format, delivery, brief, fenced, asked, field, since)
+        if redis.pcall('zadd', order, 'nx', string.format('%.0f', number), client) == 1 then
+            if redis.pcall('hset', waits, client, place) == 1 then
+                redis.pcall('pexpire', order, line_life)
+                redis.pcall('pexpire', waits, line_life)
+                return string.format('0 %.0f %.0f', pttl, 1 + 4 * ahead)
             end
+            redis.pcall('zrem', order, client)
         end
     end
 end
@@ -96,40 +98,36 @@ end
 --[[answer]]
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local leave_line -- nil if there is no line
+local leave_line -- nil if nobody waits
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
-if not mine and (pttl ~= -2 or redis.call('exists', KEYS[2]) == 1 and not is_idle_for(KEYS[2], field)) then
+if not mine and (pttl ~= -2 or redis.call('exists', order, waits) > 0) then
     --[[preludes]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)
     end
-    local line = open_line(lock, KEYS[2], field)
-    if has_tombstone(line, field) then
+    local line = open_line(lock, order, waits, field)
+    if is_buried(line.waits, field) then
         return {0, pttl, 0}
     end
-    local joins = waits and (pttl ~= -2 or line.exists)
+    local joins = may_wait and (pttl ~= -2 or line.size > 0)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, field, {delivery = delivery, lease = lease, most = ARGV[9], fenced = fenced, asked = asked})
     if pttl ~= -2 then
-        joined = joined and close_line(line)
         return {0, pttl, standing(line, joined, lost, not is_relocks(holder))}
     end
-    if line.exists and delivery ~= 'barge' then
+    if line.size > 0 and delivery ~= 'barge' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
-            joined = close_line(line) and joined
             return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
-    if line.exists then
-        leave_line = function() leave_held(line, field, field) end
-    end
+    leave_line = function() leave_held(line, field, field) end
 end
 
 if hold_count == '1' and not token then

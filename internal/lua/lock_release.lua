@@ -2,8 +2,9 @@
 -- its place in the line included. When a hold ends, the lock passes to the next place.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[3]  the token counter: a string; only for a fenced lock.
+-- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the waits of the line: a hash.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
@@ -23,7 +24,7 @@ local deleted, received -- the answers of Redis
 --[[common case]]
 -- There is no line, and no connection hears of the release.
 --[[preludes]]
-if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2]) == 0 then
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2], KEYS[3]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
     if received == 0 then
@@ -32,16 +33,19 @@ if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2]) ==
 end
 --[[end]]
 
-local lock, tokens = KEYS[1], KEYS[3]
+local lock, order, waits, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late
 
 --[[short cut]]
--- No process waits: the line has tombstones alone, or the common case has ended the hold, and connections hear of it.
--- After an error the code below runs, and reports it.
-if ends and (deleted == 1 or is_idle(KEYS[2])) then
-    deleted = deleted or redis.pcall('hdel', lock, field)
+-- No process waits, or the common case has ended the hold, and connections hear of it. After an error the code below
+-- runs, and reports it.
+if ends and (deleted == 1 or redis.pcall('exists', order) == 0) then
+    if not deleted then
+        deleted = redis.pcall('hdel', lock, field)
+        redis.pcall('hdel', waits, deleted == 1 and 'shared' or '') -- as settle of line.lua
+    end
     if deleted == 1 then
         return announce_release(how, channel, '0', received)
     end
@@ -50,20 +54,18 @@ elseif ends and how ~= in_both_ways then
     -- subscribed. This does the same as the code below, without its functions, which take longer to create than to run.
     -- Where the token cannot be drawn, the code below grants the lock without one.
     local client = field:sub(1, 36)
-    local head = redis.pcall('hmget', KEYS[2], 'first', 'shared', client)
-    local first, shared, own = head[1], tonumber(head[2] or ''), head[3]
+    local to = redis.pcall('zrange', order, 0, 0)[1]
+    local head = to and redis.pcall('hmget', waits, to, 'shared', client) or {}
+    local shared, own = tonumber(head[2] or ''), head[3]
     own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- a place of this field
-    local to = first and redis.pcall('hget', KEYS[2], first)
-    local place = type(to) == 'string' and redis.pcall('hget', KEYS[2], to)
-    local number, delivery, lease, fenced, asked, waiter
-    if type(place) == 'string' then
-        number, delivery, lease, fenced, asked, waiter = place:match(place_pattern)
+    local delivery, lease, fenced, asked, waiter
+    if head[1] then
+        delivery, lease, fenced, asked, waiter = head[1]:match(place_pattern)
     end
     local clock = redis.pcall('time')
     -- For how many ms this process has kept the lock from others.
     local kept = shared and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000) - shared
-    if number and number == first and #number < 16 and #lease < 16 and delivery == 'push' and not own and
-        kept and kept >= 0 and kept < window and
+    if delivery == 'push' and #lease < 16 and not own and kept and kept >= 0 and kept < window and
         (redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. to)[2] or 0) ~= 0 then
         deleted = redis.pcall('hdel', lock, field)
         local free, token = deleted == 1 and redis.pcall('exists', lock) == 0, 0
@@ -75,8 +77,8 @@ elseif ends and how ~= in_both_ways then
             local heard = type(redis.pcall('hset', lock, waiter, 1)) == 'number' and
                 redis.pcall('pexpire', lock, lease) == 1 and redis.pcall(how, channel .. ':' .. to, grant)
             if type(heard) == 'number' then
-                redis.pcall('hset', KEYS[2], 'first', string.format('%.0f', first + 1))
-                redis.pcall('hdel', KEYS[2], first, to)
+                redis.pcall('zrem', order, to)
+                redis.pcall('hdel', waits, to)
                 return '1 0 1'
             end
             redis.pcall('hdel', lock, waiter)
@@ -98,14 +100,13 @@ end
 deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
-if late or not is_idle(KEYS[2]) then
+if late or redis.pcall('exists', order, waits) ~= 0 then
     --[[preludes]]
-    passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
+    passed_on = leave_and_pass(lock, order, waits, field, late, function(line)
         if redis.call('hlen', lock) > 0 then
-            line.stays = true
-            return
+            return had and settle(line) or nil
         end
-        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', window, false) or 0
+        heard = had and release_to_all(line, channel, how, '0', window, false) or 0
         return heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
     end)
 end

@@ -3,7 +3,8 @@
 -- it gets its detached field again. See internal/engine/detach.go.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
--- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the waits of the line: a hash.
 -- ARGV[1]  from, as the hash has it.
 -- ARGV[2]  to, as the hash has it.
 -- ARGV[3]  the lease in ms from now on: exactly this one, unless the owner of a write lock has readers beside it.
@@ -18,7 +19,7 @@
 -- A field that was renamed leaves the line, and never acquires the lock again. A hash that no lock writes is refused,
 -- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
 
-local lock, key, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local lock, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -33,7 +34,7 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(key, to, now)
+local may = not renamed and not past_end(ends, now) and not is_buried(waits, to)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -49,6 +50,6 @@ elseif not late then
     check_record(lock)
 end
 if late then
-    leave_and_pass(lock, key, from, late, function(line) line.stays = true end)
+    leave_and_pass(lock, order, waits, from, late, function() end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

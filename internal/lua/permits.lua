@@ -8,16 +8,16 @@
 -- Defines  wants_several(line, total, channel, how)  whether the next place that a semaphore of total permits can grant
 --          wants several of them. Then no newcomer takes permits ahead of the line: such a place would never see enough
 --          of them.
--- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
---          permits that are left.
+-- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, and announces those that
+--          are left.
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function wants_several(line, total, channel, how)
     -- At most longest_line.
-    for _, _, p in places_of(line) do
+    for _, p in places_of(line) do
         if p and size_of(p.field) <= total and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
@@ -27,8 +27,5 @@ end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line.exists or next(line.changes) then
-        close_line(line)
-    end
     announce_free(free, channel, how)
 end

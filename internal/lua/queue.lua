@@ -6,9 +6,8 @@
 --   timeouts      a zset {field -> epoch ms at which Redisson gives the place of the waiter away}
 --   heartbeats    a zset {field of a relock waiter -> epoch ms at which its heartbeat expires}, and '' -> epoch ms at
 --                 which a script last looked for dead waiters
---   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}, and
---                 'over' -> fields that never wait or acquire the lock again, each with the epoch ms at which the
---                 tombstone expires
+--   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked, since}
+--   waits         the tombstones: see tombstones.lua
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then decides whether the waiter is alive, wherever in the queue it is. Java reads timeouts
@@ -68,8 +67,6 @@
 --          queued; and whether this is exact: else it is far, and the waiter is there or farther behind. timeout is
 --          its timeout, or false, and queued the length of the queue, with dead waiters or without.
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
--- Defines  end_waiter(q, waiter)               leaves a tombstone: a request of a waiter that leaves may still run.
--- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any.
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
 -- Defines  note_wish(q, waiter, wish, life)    stores the wish of a waiter that is subscribed, for at least life ms.
@@ -126,24 +123,22 @@ local function note_wish(q, waiter, wish, life)
 end
 
 -- If Redis has evicted the other keys of the queue, the wishes of waiters that have left are still there. The count is
--- nil if the key holds other data. has_ended has run before.
+-- nil if the key holds other data.
 local function count_wishes(q)
     local wishes = redis.pcall('hlen', q.wishes)
     if type(wishes) ~= 'number' or wishes > 2 * most_waiters then
         return nil
     end
-    local others = q.tombstones and 1 or 0
-    wishes = wishes - others
     if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has '' as well
         return wishes
     end
     -- At most most_waiters, twice.
-    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
-        if field ~= 'over' and not redis.call('zscore', q.heartbeats, field) then
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes)) do -- all: users may call hrandfield
+        if not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
     end
-    return redis.call('hlen', q.wishes) - others
+    return redis.call('hlen', q.wishes)
 end
 
 local function drop_wish(q, waiter)
@@ -414,34 +409,6 @@ local function pass_to_first(q)
         drop_first(q, most_passed)
     end
     return granted
-end
-
--- If the key holds other data, there are no tombstones: a late request may join the queue again, and is evicted when
--- its heartbeat expires.
-local function end_waiter(q, waiter)
-    local over = redis.pcall('hget', q.wishes, 'over')
-    if type(over) == 'table' then
-        return
-    end
-    local left = redis.call('pttl', q.wishes)
-    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if left < tombstone_life then
-        begin_lease(q.wishes, tombstone_life, 'over')
-    end
-end
-
-local function has_ended(q, waiter)
-    local over = redis.pcall('hget', q.wishes, 'over')
-    if type(over) ~= 'string' then
-        return false
-    end
-    local found, any = is_buried(over, waiter, q.now)
-    if any then
-        q.tombstones = true
-    else
-        redis.call('hdel', q.wishes, 'over')
-    end
-    return found
 end
 
 -- Another program may have put a waiter into the queue many times. All its entries are removed.

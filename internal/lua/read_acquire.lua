@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
--- KEYS[3]  the line of the writers: a hash. Who may not release the lock because of it must not acquire it.
+-- KEYS[3]  the order of the line of the writers: a zset. Who may not release the lock because of it must not acquire it.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a lease.

@@ -3,8 +3,9 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[4]  the token counter: a string; only for a fenced lock.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
+-- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the prefix of the key of a lease.
 -- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
@@ -40,7 +41,7 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
 end
 --[[end]]
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
 
@@ -83,11 +84,8 @@ end
 drop_leases(prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
-    local line = try(function() return open_line(lock, KEYS[3], field) end)
+    local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
-    if line and line.exists then
-        try(function() close_line(line) end)
-    end
     if heard == 0 and not to then
         heard = announce_release(how, channel, '0')
     end

@@ -3,8 +3,9 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[4]  the token counter: a string; only for a fenced lock.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
+-- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the lock to release: read or write.
 -- ARGV[2]  the prefix of the key of a read lease.
 -- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
@@ -16,7 +17,7 @@
 -- Once: other owners may have acquired this lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], seen_from(5)
 
 check_record(lock)
@@ -46,7 +47,7 @@ for i = 1, #entries, 2 do
     end
 end
 
-local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
+local line = open_line(lock, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
 if #freed == 0 then
     return {0, 0, 0}
 end
@@ -83,8 +84,5 @@ elseif leaves_readers then
     if half == 'write' then
         announce(how, channel, '1') -- other readers may join
     end
-end
-if line.exists then
-    close_line(line)
 end
 return with_clients({1, 0, 0}, freed)

@@ -44,7 +44,6 @@ type rwModel struct {
 	waiting int64                    // until when these are kept
 
 	line   []string         // the fields of the places, in order
-	inLine bool             // there is a line, which may be empty while the lock is held
 	wishes map[string]int64 // the lease that each place wants
 	over   map[string]bool  // fields that never wait or acquire the lock again
 
@@ -215,18 +214,13 @@ func (m *rwModel) readRelease(field string, left int, late bool) send.Reply {
 		return send.Reply{1, 0, 0}
 	}
 	m.free()
-	to := ""
-	if m.inLine {
-		to = m.pass("")
-		m.close(to != "")
-	}
-	return send.Reply{1, 0, one(to != "")}
+	return send.Reply{1, 0, one(m.pass("") != "")}
 }
 
 // writeAcquire is an attempt of field, whose read hold is reader.
 func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, delivery string, beat int64) send.Reply {
 	own, mine := field+record.WriteSuffix, m.holds[field+record.WriteSuffix] > 0
-	inLine := m.inLine // before
+	inLine := len(m.line) > 0 // before
 	if !mine {
 		if count != 1 {
 			return send.Reply{-1, 0, 0}
@@ -263,13 +257,9 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 					m.beats(reader, beat)
 				}
 			}
-			left := delivery == contract.Barge && slices.Contains(m.line, own)
-			if left {
+			if delivery == contract.Barge && slices.Contains(m.line, own) {
 				m.seen["an upgrader leaves the line"]++
 				m.leave(own)
-			}
-			if joined || to != "" || left {
-				m.close(to != "" || left)
 			}
 			return send.Reply{0, m.ttl(), one(joined)}
 		}
@@ -278,10 +268,7 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 	m.forget(reader)
 	m.mode, m.holds[own] = "write", count
 	m.ends = max(m.ends, m.now+lease)
-	if !mine && inLine {
-		m.leave(own)
-		m.close(false)
-	}
+	m.leave(own)
 	return send.Reply{1, 0, 0}
 }
 
@@ -324,15 +311,12 @@ func (m *rwModel) writeRelease(field, reader string, left int, rollsBack, late b
 		}
 	}
 	to := ""
-	if m.inLine || late {
-		m.leave(own)
-		if late {
-			m.over[own] = true
-		}
-		if m.mode == "" && m.inLine {
-			to = m.pass("")
-		}
-		m.close(m.mode != "")
+	m.leave(own)
+	if late {
+		m.over[own] = true
+	}
+	if m.mode == "" {
+		to = m.pass("")
 	}
 	return send.Reply{2*one(had) - 1, 0, one(to != "")}
 }
@@ -353,16 +337,12 @@ func (m *rwModel) force(writes bool) send.Reply {
 		return send.Reply{0, 0, 0}
 	}
 	m.forgetWriters()
-	to := ""
 	if len(m.holds) == 0 {
 		m.free()
-		if m.inLine {
-			to = m.pass("")
-		}
+		m.pass("")
 	} else if writes {
 		m.mode, m.ends = "read", longest
 	}
-	m.close(to != "")
 	return send.Reply{1, 0, 0}
 }
 
@@ -405,9 +385,6 @@ func (m *rwModel) leave(field string) {
 	m.line = slices.DeleteFunc(m.line, func(f string) bool { return f == field })
 }
 
-// close deletes an empty line, unless it stays because the lock is held.
-func (m *rwModel) close(stays bool) { m.inLine = len(m.line) > 0 || stays && m.inLine }
-
 func one(is bool) int64 {
 	if is {
 		return 1
@@ -434,23 +411,20 @@ func (r *rwRun) data() (all []string) {
 		left, err := strconv.ParseInt(pttl, 10, 64)
 		r.Must(err)
 		switch {
-		case key == record.WritersLineKey(r.LockName):
+		case key == record.WritersLineKeys(r.LockName)[1]:
 			for _, value := range strings.Split(values, ", ") {
 				field, value, _ := strings.Cut(value, "=")
 				switch words := strings.Fields(value); {
-				case field == "over":
-					for i := 0; i < len(words); i += 2 {
-						all = append(all, "over "+words[i])
-					}
-				case field == "first":
-					all = append(all, "in line")
 				case len(field) == 36:
-					all = append(all, "place "+words[5])
+					all = append(all, "place "+words[4])
+				case len(field) > 36:
+					all = append(all, "over "+field)
 				}
 			}
-			for i, p := range r.PlacesIn(key) {
+			for i, p := range r.PlacesIn(record.WritersLineKeys(r.LockName)) {
 				all = append(all, fmt.Sprint("in line ", i, " ", p.Field))
 			}
+		case key == record.WritersLineKeys(r.LockName)[0]: // see above
 		case kind == "string":
 			all = append(all, fmt.Sprint(key, " ", left+r.m.now))
 		default:
@@ -491,9 +465,6 @@ func (r *rwRun) wants() (all []string) {
 	}
 	for field := range r.m.over {
 		all = append(all, "over "+field)
-	}
-	if r.m.inLine {
-		all = append(all, "in line")
 	}
 	for i, field := range r.m.line {
 		all = append(all, fmt.Sprint("in line ", i, " ", field), "place "+field)

@@ -253,12 +253,12 @@ func TestScriptContracts(t *testing.T) {
 			[]send.Call{two.Acquire(their)},
 			send.Call{
 				Script: record.Script("free_inspect"),
-				Keys:   []string{b.LockName, b.LockName + "-2", record.LineKey(b.LockName)},
+				Keys:   []string{b.LockName, b.LockName + "-2", record.LineKeys(b.LockName)[0]},
 				Args:   []any{1, me, " " + my.Field + " "},
 			},
 		},
 	)
-	keys := []string{b.LockName, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits", "line", "writers line", "wishes"}
+	keys := []string{b.LockName, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits", "order", "waits", "writers order", "writers waits", "wishes"}
 	try(
 		"any",
 		situation{
@@ -405,20 +405,18 @@ var hostileData = []struct {
 		"redis.call('hset', KEYS[1], 'mode', 'read') expire(KEYS[1]) for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. i, 1) end", "read write lock", false},
 	{"a writer among too many readers", sameKey,
 		"redis.call('hset', KEYS[1], 'mode', 'write', other .. ':write', 1) expire(KEYS[1]) for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. i, 1) end", "read write lock", false},
-	{"a very long line", record.LineKey,
-		"redis.call('hset', KEYS[1], 'first', 1, 'last', VERYMANY, 'granted', holder .. ':17')", "lock write semaphore", false},
-	{"a line at the end of all numbers", record.LineKey,
-		"redis.call('hset', KEYS[1], 'first', '9007199254740992', 'last', '9007199254740992')", "lock write semaphore", false},
-	{"a line of numbers that are none", record.LineKey,
-		"redis.call('hset', KEYS[1], 'first', '-inf', 'last', 'nan')", "lock write semaphore", false},
-	{"a long line of dead places", record.LineKey,
+	{"a line at the end of all numbers", orderKey,
+		"redis.call('zadd', KEYS[1], '+inf', holder:sub(1, 36))", "lock write semaphore", false},
+	{"a line of equal numbers", orderKey,
+		"for i = 1, 30000 do redis.call('zadd', KEYS[1], 1, i) end", "lock write semaphore", false},
+	{"a long line of dead places", orderKey,
 		"places(24000)", "lock write semaphore", false},
-	{"a line of too many places", record.LineKey,
+	{"a line of too many places", orderKey,
 		"places(30000)", "lock write semaphore", false},
-	{"very many tombstones", record.LineKey,
-		"redis.call('hset', KEYS[1], 'over', string.rep(holder .. ':17 9999999999999 ', 30000))", "lock write semaphore", false},
-	{"a place that is none", record.LineKey,
-		"local client = holder:sub(1, 36) redis.call('hset', KEYS[1], 'first', 1, 'last', 1, '1', client, client, 'a place')", "lock write semaphore", false},
+	{"very many tombstones", waitsKey,
+		"for i = 1, 30000 do redis.call('hset', KEYS[1], holder .. ':' .. i, 9999999999999) end", "lock write semaphore", false},
+	{"a place that is none", orderKey,
+		"local client = holder:sub(1, 36) redis.call('zadd', KEYS[1], 1, client) redis.call('hset', KEYS[3], client, 'a place')", "lock write semaphore", false},
 	{"a very long queue", locktest.QueueKey,
 		"for i = 1, 30000 do redis.call('rpush', KEYS[1], holder .. i) end", "fair", false},
 	{"a waiter that is in the queue very often", locktest.QueueKey,
@@ -435,7 +433,8 @@ var hostileData = []struct {
 		"redis.call('set', KEYS[2], 0) for i = 1, 30000 do redis.call('zadd', KEYS[1], i, holder .. i) end", "semaphore", false},
 }
 
-// put has Redis run Lua that writes data to KEYS[1], and for a semaphore to KEYS[2], its counter. holder and other are threads
+// put has Redis run Lua that writes data to KEYS[1], and for a semaphore to KEYS[2], its counter; KEYS[3] are the waits of
+// a line. holder and other are threads
 // of Java; places makes that many places of the line, expire has a key expire in an hour.
 func put(b *locktest.Bench, source, key string) {
 	b.Helper()
@@ -443,19 +442,24 @@ func put(b *locktest.Bench, source, key string) {
 local holder, other = unpack(ARGV)
 local function expire(key) redis.call('expire', key, 3600) end
 local function places(n)
-	redis.call('hset', KEYS[1], 'first', 1, 'last', n)
 	for i = 1, n do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':1:1')
+		redis.call('zadd', KEYS[1], i, client)
+		redis.call('hset', KEYS[3], client, 'push 30000 0 1 ' .. client .. ':1:1')
 	end
 	expire(KEYS[1])
+	expire(KEYS[3])
 end
 `
 	source = strings.NewReplacer("VERYMANY", fmt.Sprint(locktest.VeryMany), "TOOMANY", fmt.Sprint(record.MostHoldCount+1)).Replace(source)
-	b.Must(b.Rdb.Eval(context.Background(), words+source+" return 1", []string{key, b.LockName}, locktest.JavaThread, locktest.JavaOther).Err())
+	b.Must(b.Rdb.Eval(context.Background(), words+source+" return 1", []string{key, b.LockName, waitsKey(b.LockName)}, locktest.JavaThread, locktest.JavaOther).Err())
 }
 
 func sameKey(name string) string { return name }
+
+func orderKey(name string) string { return record.LineKeys(name)[0] }
+
+func waitsKey(name string) string { return record.LineKeys(name)[1] }
 
 // No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock writes is
 // refused.
@@ -592,11 +596,9 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 			put(b, "for i = 1, 20000 do redis.call('zadd', KEYS[1], 9e12 + i, holder .. i) end", record.PrefixName("redisson_lock_timeout", b.LockName))
 		}, func(b *locktest.Bench) int64 { return int64(b.CommandRuns("rpush")) }, nil},
 		"a line": {"lock", func(b *locktest.Bench) {
-			put(b, "redis.call('hset', KEYS[2], other .. ':17', 1) expire(KEYS[2]) places(20001)", record.LineKey(b.LockName))
+			put(b, "redis.call('hset', KEYS[2], other .. ':17', 1) expire(KEYS[2]) places(20001)", orderKey(b.LockName))
 		}, func(b *locktest.Bench) int64 {
-			last, err := b.Rdb.HGet(ctx, record.LineKey(b.LockName), "last").Int64()
-			b.Must(err)
-			return last
+			return b.Rdb.ZCard(ctx, orderKey(b.LockName)).Val()
 		}, nil},
 		"a record": {"read", func(b *locktest.Bench) {
 			put(b, "redis.call('hset', KEYS[1], 'mode', 'read') expire(KEYS[1]) "+

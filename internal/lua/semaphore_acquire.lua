@@ -3,7 +3,8 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants:
 --          see semaphore.lua.
 -- ARGV[2]  the lease in ms.
@@ -32,7 +33,7 @@
 --[[common case]]
 -- A permit is available, none of the taken ones has expired, and there is no line. After an error the code below runs,
 -- and reports it.
-if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
     local now = n and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -53,7 +54,7 @@ if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[
 end
 --[[end]]
 
-local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local free, taken, order, waits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, lease, permits, channel, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local hold_count, delivery, asked = ARGV[6] or '1', ARGV[7] or 'defer', ARGV[8]
 
@@ -89,7 +90,7 @@ end
 --[[short cut]]
 -- The most common case: permits are available, and no process waits.
 local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
-if left >= #ids and (redis.call('exists', key) == 0 or is_idle_for(key, id)) then
+if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', waits, id) == 0 then
     if not available then
         redis.call('set', free, ms(left))
     end
@@ -111,7 +112,7 @@ local function has_legacy_holder()
     return false
 end
 
-local line = open_line(free, key, id) -- before the first write, because it may refuse
+local line = open_line(free, order, waits, id) -- before the first write, because it may refuse
 local returned = #drop_expired(free, taken, now)
 ends, there = ends_of(taken, ids)
 if ends then
@@ -126,37 +127,31 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-wants = wants and not has_tombstone(line, id)
+wants = wants and not is_buried(line.waits, id)
 local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)
 wants = wants and not too_many
-local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
+local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.size > 0)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(line, id, {delivery = delivery, lease = lease, most = ARGV[9], fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line.exists and wants_several(line, total, channel, how))
+    not (line.size > 0 and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
-local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
+local to = not ahead and line.size > 0 and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not line.short
 if takes then
     take_permits(free, taken, ids, now + lease)
 end
-if takes and line.exists then
-    local left, why = pcall(function()
-        leave(line, id)
-        close_line(line) -- the place in Redis is not seen again
-    end)
-    if not left then -- the place would be granted permits that are held already
+if takes then
+    local done, why = pcall(leave, line, id)
+    if not done then -- the place would be granted permits that are held already
         return_permits(free, taken, ids, #ids)
         error(why, 0)
     end
-    line = open_line(free, key, id)
-    if ahead or to then -- else nobody fits
+    if line.size > 0 and (ahead or to) then -- else nobody fits
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
-line.stays = line.stays or count_free(free) <= 0
-local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)
 end
@@ -170,5 +165,5 @@ elseif too_many then
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, lost, has_legacy_holder())
+local place = standing(line, joined and line.mine, lost, has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four

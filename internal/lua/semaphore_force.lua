@@ -3,7 +3,8 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
@@ -49,7 +50,7 @@ check_ids(taken, ids)
 if #ids == 0 then
     return {0, 0, 0}
 end
-local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
+local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
 return_permits(free, taken, ids, #ids)
 offer(free, taken, line, channel, how)
 return with_clients({held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}, ids)

@@ -4,7 +4,8 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
 -- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
@@ -27,7 +28,7 @@ local released, received -- whether the common case has released the permit, and
 -- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
 -- below runs, and reports it.
 --[[preludes]]
-if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3]) == 0 then
+if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
         (available == '0' or available:find('^[1-9]%d*$')) and redis.pcall('zscore', KEYS[2], ARGV[1])
@@ -45,7 +46,7 @@ if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3]) ==
 end
 --[[end]]
 
-local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local free, taken, order, waits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
 
@@ -61,14 +62,13 @@ if left ~= '0' then
 end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
-if late or not is_idle(key) then
+if late or redis.pcall('exists', order, waits) ~= 0 then
     --[[preludes]]
-    passed_on = leave_and_pass(free, key, id, late, function(line)
+    passed_on = leave_and_pass(free, order, waits, id, late, function(line)
         if count_free(free) <= 0 then
-            line.stays = true
             return
         end
-        heard = released and line.first <= line.last and
+        heard = released and
             release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
         return heard == 0 and pass_permits(free, taken, line, channel, how, nil) or nil
     end)

@@ -3,7 +3,8 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
@@ -17,7 +18,7 @@
 -- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
 -- A field that was renamed leaves the line, and never takes a permit again.
 
-local free, taken, key, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local free, taken, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
 local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -34,7 +35,7 @@ end
 
 local there = ends_of(taken, new)
 local renamed = there and there > now
-local may = not renamed and not past_end(ends_at, now) and not is_over(key, to, now)
+local may = not renamed and not past_end(ends_at, now) and not is_buried(waits, to)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
@@ -47,6 +48,6 @@ elseif renamed then
     lease = there - now
 end
 if late then
-    leave_and_pass(free, key, from, late, function(line) line.stays = true end)
+    leave_and_pass(free, order, waits, from, late, function() end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  the number of permits.
 -- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
 --          appended.
@@ -19,8 +20,8 @@ local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV
 
 local before = free_permits(free)
 check_permits(taken)
-local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-if request and has_tombstone(line, request) then
+local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
+if request and is_buried(line.waits, request) then
     return {1, 0, 0}
 end
 drop_expired(free, taken, now_ms())
@@ -31,7 +32,7 @@ else
     redis.call('set', free, ms(available))
 end
 if request then
-    try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
+    try(function() bury(line.waits, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}

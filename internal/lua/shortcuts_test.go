@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,32 +51,13 @@ type effect struct {
 func (w *twin) run(now time.Time, c send.Call) effect {
 	e, err := luatest.Run(context.Background(), w.Rdb, w.scripts[c.Script], now, c.Keys, c.Args...)
 	w.Must(err)
-	return effect{e.Reply, fmt.Sprint(e.Messages), strings.TrimSpace(withoutExpired(e.Data, now)), len(e.Commands)}
+	return effect{e.Reply, fmt.Sprint(e.Messages), strings.TrimSpace(e.Data), len(e.Commands)}
 }
 
 var (
-	tombstones  = regexp.MustCompile(`over=[^,\n]*(, )?`)
-	emptyLine   = regexp.MustCompile(`(?m)^relock_line:\S+ hash \d+: $\n?`)
 	heldRecord  = regexp.MustCompile(`(?m)^(lock hash|\{lock\}:timeout zset) .*`)
 	fieldOfLock = regexp.MustCompile(`[0-9a-f-]{36}:\d:\d+(\+\d)?`)
 )
-
-// withoutExpired returns data without tombstones that have expired: a short cut does not remove them.
-func withoutExpired(data string, now time.Time) string {
-	data = tombstones.ReplaceAllStringFunc(data, func(over string) string {
-		words, rest := strings.Fields(strings.TrimPrefix(strings.TrimSuffix(over, ", "), "over=")), ""
-		for i := 0; i+1 < len(words); i += 2 {
-			if till, _ := strconv.ParseInt(words[i+1], 10, 64); till > now.UnixMilli() {
-				rest += words[i] + " " + words[i+1] + " "
-			}
-		}
-		if rest == "" {
-			return ""
-		}
-		return "over=" + rest + ", "
-	})
-	return emptyLine.ReplaceAllString(data, "")
-}
 
 const lockName = "lock" // of a sequence
 
@@ -260,9 +240,9 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 // happens draws something that is no request: leases expire, clients subscribe and die, other programs write.
 func (b *twinBench) happens(kinds []makesRecord) {
 	name := lockName
-	line, what := record.WritersLineKey(name), ""
-	if c := pick(b, kinds...)(b.clients[0], name).Unbury(""); len(c.Keys) > 0 { // a reader has no line
-		line = c.Keys[0]
+	line, what := record.WritersLineKeys(name), ""
+	if c := pick(b, kinds...)(b.clients[0], name).Unbury(""); len(c.Keys) > 0 && c.Keys[0] != line[1] {
+		line = record.LineKeys(name)
 	}
 	do := func(text string, command ...any) {
 		what = text
@@ -275,13 +255,15 @@ func (b *twinBench) happens(kinds []makesRecord) {
 		do("the lease expires", "del", name)
 	case 2:
 		if b.oneIn(3) {
-			do("the line is lost", "del", line)
+			lost := pick(b, line[0], line[1])
+			do("a key of the line is lost: "+lost, "del", lost)
+			b.messed = true
 		}
 	case 3:
 		id, lease := pick(b, b.clients...).ID(), pick(b, "5000", "30000")
-		place := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(line) + `.*` + id + `=(\d+ push) \d+ ([^,\n]*)`).FindStringSubmatch(b.data)
+		place := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(line[1]) + `.*` + id + `=(push) \d+ ([^,\n]*)`).FindStringSubmatch(b.data)
 		if place != nil {
-			do(id+" has a grant of "+lease, "hset", line, id, place[1]+" "+lease+" "+place[2])
+			do(id+" has a grant of "+lease, "hset", line[1], id, place[1]+" "+lease+" "+place[2])
 		}
 	case 4:
 		if b.twins[0].Rdb.Exists(b.Context(), name).Val() != 0 {
@@ -321,20 +303,26 @@ func (b *twinBench) happens(kinds []makesRecord) {
 }
 
 // mess puts other data into the line.
-func (b *twinBench) mess(do func(text string, command ...any), line string) {
-	field := pick(b, "first", "1", b.clients[0].ID())
-	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "9 push 8000 0 1 "+b.clients[1].ID()+":1:1 1")
+func (b *twinBench) mess(do func(text string, command ...any), line []string) {
+	field := pick(b, "shared", "1", b.clients[0].ID())
+	value := pick(b, "", "x", "7", "-1", locktest.VeryMany, b.clients[1].ID(), "push 8000 0 1 "+b.clients[1].ID()+":1:1 1")
 	if b.oneIn(4) {
-		do("the line is a text", "del", line)
-		do("the line is a text", "set", line, value)
+		key := pick(b, line...)
+		do(key+" is a text", "del", key)
+		do(key+" is a text", "set", key, value)
+		return
+	}
+	if kind := b.twins[0].Rdb.Type(b.Context(), line[0]).Val(); b.oneIn(4) && (kind == "zset" || kind == "none") {
+		number := pick(b, "0", "1", "1e15", "+inf")
+		do("another has the number "+number, "zadd", line[0], number, pick(b, b.clients[1].ID(), "x"))
 		return
 	}
 	if b.oneIn(4) && b.twins[0].Rdb.Type(b.Context(), lockName).Val() == "hash" {
 		do("another program holds it, too", "hset", lockName, locktest.JavaOther, 1)
 		return
 	}
-	if b.twins[0].Rdb.Type(b.Context(), line).Val() == "hash" {
-		do("the line has "+field+" "+value, "hset", line, field, value)
+	if b.twins[0].Rdb.Type(b.Context(), line[1]).Val() == "hash" {
+		do("the line has "+field+" "+value, "hset", line[1], field, value)
 	}
 }
 
@@ -428,9 +416,6 @@ func (b *twinBench) step(c send.Call, name string) bool {
 	b.digest.Note(b.ids.Replace(fmt.Sprint(b.history[len(b.history)-1], long.reply, long.told)))
 	if strings.Contains(fmt.Sprint(short.reply, long.reply), "user_script") {
 		require.Fail(b, "an error in a script", "%v, %v, %s", short.reply, long.reply, b)
-	}
-	if name == "tombstone_remove" { // one that has expired may be there
-		short.reply = long.reply
 	}
 	same := slices.Equal(short.reply, long.reply) && short.told == long.told && short.data == long.data
 	if !same && b.denied != "" && (short.reply[0] != "error" || long.reply[0] == "error") ||

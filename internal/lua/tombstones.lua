@@ -1,30 +1,38 @@
--- Prelude of the scripts of locks with a line, the wait queue in Redis: its tombstones. See line.lua, and clients.lua
--- for the text that stores them.
+-- Prelude of the scripts of locks whose requests may run late: tombstones, which are in the waits of the line, the wait
+-- queue in Redis. See line.lua; a fair lock, which has no line, has the same hash.
 --
--- Rules: a field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds
--- it. The script that finds all tombstones expired removes them. Both changes are made in memory. A tombstone is
--- written even if Redis has no memory left: the request may run when it has some again.
+-- A field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds it. Its value
+-- is the epoch ms at which it expires; the scripts that leave another one drop it then.
 --
--- For scripts:
--- Defines  end_field(line, field)      leaves a tombstone: field never acquires the lock again.
--- Defines  has_tombstone(line, field)  whether field has ended.
+-- Defines  bury(waits, field)       leaves a tombstone: field never acquires the lock again. It is written even if Redis
+--          has no memory left: the request may run when it has some again.
+-- Defines  is_buried(waits, field)  whether field has ended.
 
--- The write changes nothing. It needs no memory, and after it Redis accepts that of the tombstone even if memory is
--- short.
-local function end_field(line, field)
-    redis.pcall('hdel', line.key, '')
-    line.over = bury(line.over, field, now_ms())
-    set_field(line, 'over', line.over)
-    if redis.call('pttl', line.key) < tombstone_life then
-        line.life = tombstone_life
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+-- The first command changes nothing. It needs no memory, and after it Redis accepts the tombstone even if memory is
+-- short. Each run drops more old ones, of eight fields, than it leaves, as long as many are old.
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    -- At most 8 fields.
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
+        end
+    end
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
     end
 end
 
-local function has_tombstone(line, field)
-    local found, any = is_buried(line.over, field, now_ms())
-    if line.over and not any then
-        line.over = false
-        drop_field(line, 'over')
-    end
-    return found
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
 end

@@ -16,15 +16,14 @@
 -- Defines  queue_waiters(all, timeouts, heartbeats, wishes, channel, how)  the waiters of a fair lock. all has the
 --          fields of its queue; timeouts and heartbeats are {member, score, ...}; wishes is the key of the wishes:
 --          see queue.lua.
--- Defines  line_waiters(key, held, writers, channel, how)  the waiters of any other lock: those in the line, in
+-- Defines  line_waiters(order, waits, held, writers, channel, how)  the waiters of any other lock: those in the line, in
 --          order, and behind them the writers that have no place; how many waiters there are. held has true for the
 --          fields that hold the lock, and writers is {member, score, ...}.
 -- For this file:
 -- Defines  values_of(key, fields)                the values of at most most_listed fields.
 -- Defines  scores(list)                          a table with the score of each member.
 -- Defines  add_waiter(waiters, ...)              adds a waiter, whose parts are as above.
--- Defines  clients_in(key)                       the clients of the line, in order, and the numbers of their places.
--- Defines  first_places(key, clients, numbers)   the first places of the line, and how many there are.
+-- Defines  first_places(waits, clients)          the first places of the line, and how many there are.
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
 
@@ -75,44 +74,19 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
     return waiters
 end
 
-local function clients_in(key)
-    local head = redis.call('hmget', key, 'first', 'last')
-    local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
-    if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
-        refuse(key, 'type hash') -- as open_line does
-    end
-    local clients, numbers = {}, {}
-    -- At most longest_line.
-    for from = first, last, most_listed do
-        local some = {}
-        -- At most most_listed.
-        for number = from, math.min(from + most_listed - 1, last) do
-            some[#some + 1] = ms(number)
-        end
-        local found = redis.call('hmget', key, unpack(some))
-        -- At most most_listed.
-        for i = 1, #some do
-            if found[i] then
-                clients[#clients + 1], numbers[#numbers + 1] = found[i], some[i]
-            end
-        end
-    end
-    return clients, numbers
-end
-
--- Returns the first places, most_listed at most, and how many there are. A number whose place is another one, or no
--- place at all, does not count, as far as the places are read.
-local function first_places(key, clients, numbers)
+-- Returns the first places, most_listed at most, and how many there are. A client without a place does not count, as far
+-- as the places are read.
+local function first_places(waits, clients)
     local some, places = {}, {}
     -- At most most_listed.
     for i = 1, math.min(#clients, most_listed) do
         some[i] = clients[i]
     end
-    local texts, n = values_of(key, some), #clients
+    local texts, n = values_of(waits, some), #clients
     -- At most most_listed.
     for i, client in ipairs(some) do
         local p = texts[i] and parse_place(texts[i], client)
-        if p and ms(p.number) == numbers[i] and client_of(p.field) == client then
+        if p and client_of(p.field) == client then
             places[#places + 1] = p
         else
             n = n - 1
@@ -122,10 +96,10 @@ local function first_places(key, clients, numbers)
 end
 
 -- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
-local function line_waiters(key, held, writers, channel, how)
+local function line_waiters(order, waits, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients, numbers = clients_in(key)
-    local places, n = first_places(key, clients, numbers)
+    local clients = redis.call('zrange', order, 0, longest_line - 1)
+    local places, n = first_places(waits, clients)
     local in_line, channels, waiters = {}, {}, {}
     -- At most longest_line.
     for _, client in ipairs(clients) do

@@ -4,8 +4,9 @@
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms at which its heartbeat expires}; a writer that
 --          holds the read lock has a second entry, with the field of this hold.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[4]  the token counter: a string; only for a fenced lock.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
+-- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a read lease.
@@ -36,12 +37,12 @@ local token, following
 --[[common case]]
 -- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone. After an
 -- error the code below runs, and reports it.
-if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
-    if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
+    if KEYS[5] then -- drawn first: if the counter is not a number, the lock must not be acquired
         --[[preludes]]
-        token, following = take_token(KEYS[4])
+        token, following = take_token(KEYS[5])
     end
     if token and redis.pcall('hset', KEYS[1], 'mode', 'write', field, '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -54,7 +55,7 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) 
 end
 --[[end]]
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local channel, how, hold_count, delivery = ARGV[5], ARGV[6], ARGV[7] or '1', ARGV[8] or 'defer'
 local read_field, asked, fenced = ARGV[9] or '', ARGV[10], tokens and '1' or '0'
@@ -114,8 +115,8 @@ if hold_count ~= '1' and not mine then
 end
 local line
 if not mine then
-    line = open_line(lock, KEYS[3], write_field) -- before the first write, because it may refuse
-    if has_tombstone(line, write_field) then
+    line = open_line(lock, KEYS[3], KEYS[4], write_field) -- before the first write, because it may refuse
+    if is_buried(line.waits, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local free = not mode and not plain
@@ -140,12 +141,12 @@ if not mine then
             return {-2, 0, 0}
         end
     end
-    local joins = waits and (not free or line.exists)
+    local joins = waits and (not free or line.size > 0)
     local lost = joins and subscription_lost(field, delivery, channel, how)
     local joined = joins and not lost and
         join(line, write_field, {delivery = delivery, lease = lease, most = ARGV[12], fenced = fenced, asked = asked})
     local to
-    if free and line.exists and delivery ~= 'barge' then
+    if free and line.size > 0 and delivery ~= 'barge' then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -156,13 +157,8 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = delivery == 'barge' and line.mine and line.mine.field == write_field
-        if left then
-            line.stays = true
+        if delivery == 'barge' then
             leave(line, write_field) -- the caller holds the read lock now
-        end
-        if joined or to or left then
-            joined = close_line(line) and joined
         end
         local legacy = delivery ~= 'barge' and has_legacy_holder()
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
@@ -182,7 +178,7 @@ if mine then
 else
     begin_lease(lock, ms(lease), 'mode', write_field)
 end
-if line and line.exists then
+if line then
     leave_held(line, write_field, 'mode', write_field)
 end
 return {1, token or 0, following or 0}

@@ -3,8 +3,9 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua.
--- KEYS[4]  the token counter: a string; only for a fenced lock.
+-- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[4]  the waits of the line: a hash.
+-- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the prefix of the key of a read lease.
 -- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
@@ -30,7 +31,7 @@ local had, received -- whether the common case has ended the hold, and what Redi
 -- The hold ends, there are no other holds and no waiters, and no connection hears of the release.
 --[[preludes]]
 if not ARGV[6] and ARGV[4] ~= in_both_ways and
-    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    redis.pcall('exists', KEYS[2], KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] .. ':write')
     had = record[1] == 'write' and record[2] and redis.pcall('del', KEYS[1]) == 1
     received = had and redis.pcall(ARGV[4], ARGV[3], '1')
@@ -40,7 +41,7 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and
 end
 --[[end]]
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
 local write_field = field .. ':write'
@@ -56,7 +57,7 @@ if had then
     return {1, announce_release(how, channel, '1', received), 0}
 end
 
-local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
+local line = left == '0' and try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end) or nil
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
     check_record(lock)

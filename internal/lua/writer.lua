@@ -13,9 +13,9 @@
 
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
-    if line and line.exists then
+    if line then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
+            heard = release_to_all(line, channel, how, message, window, true)
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -54,18 +54,16 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     else
         free = redis.call('exists', lock) == 0
     end
-    if line and (line.exists or late) then
+    if line then
         try(function()
-            line.stays = not free
             leave(line, field)
             if late then
-                end_field(line, field)
+                bury(line.waits, field)
             end
         end)
         if free then
             heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
         end
-        try(function() close_line(line) end)
     end
     if wrong then
         error(found, 0)

@@ -29,11 +29,13 @@ func PermitsKey(name string) string { return SuffixName(name, "timeout") }
 // TokenKey returns the key of the fencing counter of a lock.
 func TokenKey(name string) string { return PrefixName("redisson_lock_token", name) }
 
-// LineKey returns the key of the wait queue of a plain lock or a semaphore.
-func LineKey(name string) string { return lineKey(name, "places") }
+// LineKeys returns the keys of the wait queue of a plain lock or a semaphore: the order and the waits.
+func LineKeys(name string) []string { return []string{lineKey(name, "order"), lineKey(name, "waits")} }
 
-// WritersLineKey returns the key of the wait queue of a write lock.
-func WritersLineKey(name string) string { return lineKey(name, "writers") }
+// WritersLineKeys returns those of the wait queue of a write lock.
+func WritersLineKeys(name string) []string {
+	return []string{lineKey(name, "writers:order"), lineKey(name, "writers:waits")}
+}
 
 // WishesKey returns the key of what the waiters of a fair lock want.
 func WishesKey(name string) string { return lineKey(name, "wishes") }

@@ -37,9 +37,9 @@ func New(files fs.FS, names ...string) *Library {
 
 // Relock returns the library of relock's own scripts, which are in internal/lua/.
 func Relock(lua fs.FS) *Library {
-	return New(lua, "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "evicted", "grant",
+	return New(lua, "forms", "record", "announce", "clock", "counter", "token", "semaphore", "clients", "tombstones", "evicted", "grant",
 		"standing", "permit beside permits", // in the scripts that pass on permits, permit.lua replaces grant.lua
-		"line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer", "waiters", "seen",
+		"line", "passing", "queue", "permits", "readers", "writer", "waiters", "seen",
 		"renaming")
 }
 

@@ -1,4 +1,4 @@
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -138,37 +138,17 @@ local function subscribers(channels, how)
     return found
 end
 
-local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
-local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
-local most_over = 100000 -- bytes of the tombstones
+local longest_line = 25000 -- clients that a script iterates over
 
 local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
-    if not number or #number > 15 or #lease > 15 then
+    local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not delivery or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, since = since, client = client}
-end
-
-local function open_line(lock, key, field)
-    local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
-    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[4] or '') > most_over then
-        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
-    end
-    return {
-        key = key, lock = lock,
-        exists = head[1], -- the line has more than tombstones
-        any = head[1] or head[4],
-        first = first, last = last, shared = shared,
-        over = head[4], mine = head[5] and parse_place(head[5], client),
-        changes = {}, -- written when the line is closed: field -> value, or false to delete it
-    }
+    return {delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked, field = field, since = since,
+        client = client}
 end
 
 local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
@@ -242,37 +222,15 @@ local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
     return waiters
 end
 
-local function clients_in(key)
-    local head = redis.call('hmget', key, 'first', 'last')
-    local first, last = tonumber(head[1] or 1), tonumber(head[2] or 0)
-    if not (first and last and first >= 0 and last < most_numbers and last - first < longest_line) then
-        refuse(key, 'type hash') -- as open_line does
-    end
-    local clients, numbers = {}, {}
-    for from = first, last, most_listed do
-        local some = {}
-        for number = from, math.min(from + most_listed - 1, last) do
-            some[#some + 1] = ms(number)
-        end
-        local found = redis.call('hmget', key, unpack(some))
-        for i = 1, #some do
-            if found[i] then
-                clients[#clients + 1], numbers[#numbers + 1] = found[i], some[i]
-            end
-        end
-    end
-    return clients, numbers
-end
-
-local function first_places(key, clients, numbers)
+local function first_places(waits, clients)
     local some, places = {}, {}
     for i = 1, math.min(#clients, most_listed) do
         some[i] = clients[i]
     end
-    local texts, n = values_of(key, some), #clients
+    local texts, n = values_of(waits, some), #clients
     for i, client in ipairs(some) do
         local p = texts[i] and parse_place(texts[i], client)
-        if p and ms(p.number) == numbers[i] and client_of(p.field) == client then
+        if p and client_of(p.field) == client then
             places[#places + 1] = p
         else
             n = n - 1
@@ -281,10 +239,10 @@ local function first_places(key, clients, numbers)
     return places, n
 end
 
-local function line_waiters(key, held, writers, channel, how)
+local function line_waiters(order, waits, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients, numbers = clients_in(key)
-    local places, n = first_places(key, clients, numbers)
+    local clients = redis.call('zrange', order, 0, longest_line - 1)
+    local places, n = first_places(waits, clients)
     local in_line, channels, waiters = {}, {}, {}
     for _, client in ipairs(clients) do
         in_line[client] = true
@@ -314,7 +272,7 @@ end
 return answer(function()
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local line_key, writers_line, wishes = KEYS[8], KEYS[9], KEYS[10]
+local wishes = KEYS[12]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local most_shown = 10000 -- as mostShown in inspect.go
@@ -366,7 +324,7 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n = line_waiters(line_key, {}, {}, permit_channel, how)
+    local waiters, n = line_waiters(KEYS[8], KEYS[9], {}, {}, permit_channel, how)
     return wrong and redis.error_reply(wrong) or
         {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
@@ -412,8 +370,8 @@ local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
 else
-    waiters, n = line_waiters(line_key, held, {}, lock_channel, how)
-    local others, more = line_waiters(writers_line, held, writing, rw_channel, how)
+    waiters, n = line_waiters(KEYS[8], KEYS[9], held, {}, lock_channel, how)
+    local others, more = line_waiters(KEYS[10], KEYS[11], held, writing, rw_channel, how)
     for i = 1, math.min(#others, 5 * most_listed - #waiters) do
         waiters[#waiters + 1] = others[i]
     end
@@ -421,4 +379,4 @@ else
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
 
-end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'hash', 'hash', 'hash'})
+end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash', 'hash'})

@@ -1,9 +1,9 @@
 
 local token
 
-if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
+if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) == 0 then
     token = 0
-    if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
+    if KEYS[7] then -- drawn first: if the counter is not a number, the lock must not be acquired
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
 
 local function put_back(counter)
@@ -39,7 +39,7 @@ local function take_token(counter, most)
     token = token > 1 and math.max(token, now - (most or 1) + 1) or now
     return token, now - token
 end
-        token = take_token(KEYS[6])
+        token = take_token(KEYS[7])
     end
     if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
@@ -263,13 +263,9 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
-
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
-    end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
 end
 local function grant(lock, waiter, tokens, channel, how)
     local token = 0
@@ -330,17 +326,15 @@ local function count_wishes(q)
     if type(wishes) ~= 'number' or wishes > 2 * most_waiters then
         return nil
     end
-    local others = q.tombstones and 1 or 0
-    wishes = wishes - others
     if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has '' as well
         return wishes
     end
-    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
-        if field ~= 'over' and not redis.call('zscore', q.heartbeats, field) then
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes)) do -- all: users may call hrandfield
+        if not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
     end
-    return redis.call('hlen', q.wishes) - others
+    return redis.call('hlen', q.wishes)
 end
 
 local function drop_wish(q, waiter)
@@ -576,20 +570,6 @@ local function grant_first(q)
     return false, first
 end
 
-local function has_ended(q, waiter)
-    local over = redis.pcall('hget', q.wishes, 'over')
-    if type(over) ~= 'string' then
-        return false
-    end
-    local found, any = is_buried(over, waiter, q.now)
-    if any then
-        q.tombstones = true
-    else
-        redis.call('hdel', q.wishes, 'over')
-    end
-    return found
-end
-
 local function evict_silent(q)
     local all, dead = redis.call('lrange', q.waiters, 0, most_passed - 1), {}
     for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
@@ -678,7 +658,8 @@ end
 return answer(function()
 
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
@@ -741,7 +722,7 @@ if not mine then
     redis.call('zcard', q.timeouts) -- before the first write: it refuses other data, and this user may not be allowed to
 end
 q.now = now
-local over = not mine and hold_count == '1' and has_ended(q, field) -- this request runs late
+local over = not mine and hold_count == '1' and is_buried(q.waits, field) -- this request runs late
 if pttl ~= -2 and not mine and not over then -- the caller is going to wait
     check_wishes() -- before the first write
 end
@@ -802,4 +783,4 @@ elseif pttl < tonumber(lease) then
 end
 return {1, token, 0}
 
-end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

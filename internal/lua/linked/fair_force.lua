@@ -200,7 +200,6 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
-
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
@@ -573,7 +572,8 @@ end
 return answer(function()
 
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[1]), channel = ARGV[3], how = ARGV[4],
 }
 local heartbeat_ttl = tonumber(ARGV[2])
@@ -589,4 +589,4 @@ local freed = redis.call('del', q.lock)
 pass_to_first(q)
 return with_clients({freed, 0, 0}, fields)
 
-end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

@@ -189,9 +189,6 @@ local function draw_token(counter, most)
     end
     error(following, 0)
 end
-local tombstone_life = 60000
-local most_tombstones = 100
-
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
@@ -226,17 +223,25 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
         end
     end
-    return table.concat(kept, ' ')
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
 end
 
 local function grant(lock, waiter, tokens, channel, how)
@@ -496,18 +501,6 @@ local function pass_to_first(q)
     return granted
 end
 
-local function end_waiter(q, waiter)
-    local over = redis.pcall('hget', q.wishes, 'over')
-    if type(over) == 'table' then
-        return
-    end
-    local left = redis.call('pttl', q.wishes)
-    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if left < tombstone_life then
-        begin_lease(q.wishes, tombstone_life, 'over')
-    end
-end
-
 local function evict_silent(q)
     local all, dead = redis.call('lrange', q.waiters, 0, most_passed - 1), {}
     for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
@@ -591,7 +584,8 @@ return answer(function()
 local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
 local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
+    tokens = KEYS[7],
     wait_timeout = tonumber(ARGV[2]), channel = ARGV[4], how = ARGV[5],
 }
 
@@ -624,7 +618,7 @@ if rolls_back then
 end
 local passed = try(function()
     if late and left == '0' then
-        end_waiter(q, field)
+        bury(q.waits, field)
     end
     local may_wait = waits or rolls_back or not looked
     return may_wait and redis.call('exists', q.lock) == 0 and pass_to_first(q)
@@ -636,4 +630,4 @@ elseif not has_left then
 end
 return {held and 1 or -1, 0, passed and 1 or 0}
 
-end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

@@ -107,27 +107,30 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local tombstone_life = 60000
-local most_tombstones = 100
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
         end
     end
-    return table.concat(kept, ' ')
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
 end
 
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
-    end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
 end
 local most_waiters = 20000 -- of a queue that relock still joins
 local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
@@ -237,45 +240,24 @@ local function leave_queue(q, leaving)
     end
 end
 
-local function end_waiter(q, waiter)
-    local over = redis.pcall('hget', q.wishes, 'over')
-    if type(over) == 'table' then
-        return
-    end
-    local left = redis.call('pttl', q.wishes)
-    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
-    if left < tombstone_life then
-        begin_lease(q.wishes, tombstone_life, 'over')
-    end
-end
-
 local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
 local function past_end(ends, now) return ends > 0 and now >= ends end
-
-local function is_over(key, field, now)
-    local over = redis.pcall('hget', key, 'over')
-    if type(over) ~= 'string' then
-        return false
-    end
-    local found = is_buried(over, field, now)
-    return found
-end
 return answer(function()
 
 local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local now = now_ms()
 local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5],
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
     wait_timeout = tonumber(ARGV[7]), now = now,
 }
 local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(q.wishes, to, now)
+local may = not renamed and not past_end(ends, now) and not is_buried(q.waits, to)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -298,8 +280,8 @@ pcall(function()
     end
 end)
 if late then
-    pcall(end_waiter, q, from)
+    pcall(bury, q.waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
 
-end, {'hash', 'list', 'zset', 'zset', 'hash'})
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash'})

@@ -92,7 +92,7 @@ return answer(function()
 local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely
 
-local function is_told(lock, line, waiting)
+local function is_told(lock, order, waiting)
     check_record(lock)
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
         if field ~= 'mode' and
@@ -100,7 +100,7 @@ local function is_told(lock, line, waiting)
             return false
         end
     end
-    return redis.call('hexists', line, client) == 1
+    return redis.call('zscore', order, client) ~= false
 end
 
 local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks

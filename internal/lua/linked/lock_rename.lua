@@ -1,4 +1,4 @@
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
 local function refuse(key, what)
@@ -62,6 +62,20 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -90,150 +104,67 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
-local tombstone_life = 60000
-local most_tombstones = 100
-
 local function client_of(field) return field:sub(1, 36) end
 
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
         end
     end
-    return table.concat(kept, ' ')
-end
-
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
     end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
 end
-local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
-local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
-local most_fields = 100000 -- that a script deletes with the last place; any others expire
-local most_over = 100000 -- bytes of the tombstones
 
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
+end
 local function parse_place(text, client)
-    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
-    if not number or #number > 15 or #lease > 15 then
+    local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not delivery or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, since = since, client = client}
+    return {delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked, field = field, since = since,
+        client = client}
 end
 
-local function open_line(lock, key, field)
+local function open_line(lock, order, waits, field)
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
-    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[4] or '') > most_over then
-        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
-    end
-    return {
-        key = key, lock = lock,
-        exists = head[1], -- the line has more than tombstones
-        any = head[1] or head[4],
-        first = first, last = last, shared = shared,
-        over = head[4], mine = head[5] and parse_place(head[5], client),
-        changes = {}, -- written when the line is closed: field -> value, or false to delete it
-    }
+    local head = redis.call('hmget', waits, client, 'shared')
+    local mine = head[1] and redis.call('zscore', order, client) and parse_place(head[1], client)
+    return {lock = lock, order = order, waits = waits, size = redis.call('zcard', order), shared = tonumber(head[2] or nil),
+        mine = mine}
 end
-
-local function set_field(line, field, value) line.changes[field] = value end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function in_parts(list, run)
-    local answer
     for from = 1, #list, 1000 do
-        answer = run(unpack(list, from, math.min(from + 999, #list)))
-        if type(answer) == 'table' then
-            break
-        end
-    end
-    return answer
-end
-
-local function set_life(line, life)
-    local answer = redis.pcall('pexpire', line.key, life)
-    if type(answer) == 'table' then
-        if not line.any then
-            redis.call('del', line.key)
-        end
-        error(answer, 0)
+        run(unpack(list, from, math.min(from + 999, #list)))
     end
 end
 
-local function clear_line(line)
-    local gone = {}
-    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if field ~= 'over' or not line.over then
-            gone[#gone + 1] = field
-        end
-    end
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
-    if line.over then
-        set_life(line, tombstone_life)
-    end
-    return type(written) ~= 'table'
+local function remove(line, clients)
+    in_parts(clients, function(...)
+        line.size = line.size - redis.call('zrem', line.order, ...)
+        redis.call('hdel', line.waits, ...)
+    end)
 end
 
-local function close_line(line)
-    if line.first > line.last and not (line.stays and line.exists) then
-        return clear_line(line)
-    end
-    set_field(line, 'first', ms(line.first))
-    set_field(line, 'last', ms(line.last))
-    local set, gone = {}, {}
-    for field, value in pairs(line.changes) do
-        if value then
-            set[#set + 1], set[#set + 2] = field, value
-        else
-            gone[#gone + 1] = field
-        end
-    end
-    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    if line.life then
-        set_life(line, line.life)
-    end
-    return type(written) ~= 'table' -- an error: Redis has no memory left
-end
-
-local function client_at(line, number)
-    local changed = line.changes[ms(number)]
-    if changed ~= nil then
-        return changed
-    end
-    return redis.call('hget', line.key, ms(number))
-end
 local function leave(line, field)
-    local p = line.mine
-    if p and p.field == field then
-        drop_field(line, p.client)
-        drop_field(line, ms(p.number))
-        redis.call('hdel', line.key, p.client, ms(p.number))
+    if line.mine and line.mine.field == field then
+        remove(line, {line.mine.client})
         line.mine = nil
-    end
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
-    end
-end
-
-local function end_field(line, field)
-    redis.pcall('hdel', line.key, '')
-    line.over = bury(line.over, field, now_ms())
-    set_field(line, 'over', line.over)
-    if redis.call('pttl', line.key) < tombstone_life then
-        line.life = tombstone_life
     end
 end
 
@@ -249,42 +180,26 @@ local function try(step)
     return done and result or nil
 end
 
-local function leave_and_pass(lock, key, field, late, pass)
-    local answer = 0
+local function leave_and_pass(lock, order, waits, field, late, pass)
+    local line, to = nil, nil
     try(function()
-        local line, to = open_line(lock, key, field), nil
-        if not (late or line.exists or line.mine) then
-            return
+        line = open_line(lock, order, waits, field)
+        leave(line, field)
+        if late then
+            bury(line.waits, field)
         end
-        try(function()
-            leave(line, field)
-            if late then
-                end_field(line, field)
-            end
-            to = pass(line)
-        end)
-        answer = passed(line, to)
-        close_line(line)
+        to = pass(line)
     end)
-    return answer
+    return passed(line, to)
 end
 local function lease_up_to(lease, limit, now)
     return limit > 0 and math.max(1, math.min(lease, limit - now)) or lease
 end
 
 local function past_end(ends, now) return ends > 0 and now >= ends end
-
-local function is_over(key, field, now)
-    local over = redis.pcall('hget', key, 'over')
-    if type(over) ~= 'string' then
-        return false
-    end
-    local found = is_buried(over, field, now)
-    return found
-end
 return answer(function()
 
-local lock, key, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local lock, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -298,7 +213,7 @@ local function set_lease_of(hash)
 end
 
 local renamed = redis.call('hexists', lock, to) == 1
-local may = not renamed and not past_end(ends, now) and not is_over(key, to, now)
+local may = not renamed and not past_end(ends, now) and not is_buried(waits, to)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
     redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
@@ -314,8 +229,8 @@ elseif not late then
     check_record(lock)
 end
 if late then
-    leave_and_pass(lock, key, from, late, function(line) line.stays = true end)
+    leave_and_pass(lock, order, waits, from, late, function() end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
 
-end, {'hash', 'hash'})
+end, {'hash', 'zset', 'hash'})

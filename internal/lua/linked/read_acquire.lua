@@ -206,4 +206,4 @@ else
 end
 return {1, 0, 0}
 
-end, {'hash', 'zset', 'hash'})
+end, {'hash', 'zset', 'zset'})

@@ -197,7 +197,6 @@ local function lease_up_to(lease, limit, now)
 end
 
 local function past_end(ends, now) return ends > 0 and now >= ends end
-
 return answer(function()
 
 local lock, from, to = KEYS[1], ARGV[1], ARGV[2]

@@ -1,5 +1,5 @@
 
-if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3]) == 0 and not ARGV[1]:find('+', 1, true) then
+if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
     local now = n and not clock.err and clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -86,8 +86,6 @@ local function now_ms()
     local clock = redis.call('time')
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
-
-local function now_s() return redis.call('time')[1] end
 
 local function ms(t) return string.format('%.0f', t) end
 local no_lease = 922337203685477 -- of Redisson
@@ -202,14 +200,9 @@ local function drop_expired(free, taken, now)
     return_permits(free, taken, expired, #expired)
     return expired
 end
-local function is_idle_for(key, field)
-    local head = redis.pcall('hmget', key, 'over', 'first')
-    local over = head[1]
-    return over and not head[2] and not (over:find(field:sub(37), 1, true) and over:find(field, 1, true))
-end
 return answer(function()
 
-local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local free, taken, order, waits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, lease, permits, channel, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local hold_count, delivery, asked = ARGV[6] or '1', ARGV[7] or 'defer', ARGV[8]
 
@@ -240,7 +233,7 @@ elseif as_left and hold_count ~= '1' then
 end
 
 local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
-if left >= #ids and (redis.call('exists', key) == 0 or is_idle_for(key, id)) then
+if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', waits, id) == 0 then
     if not available then
         redis.call('set', free, ms(left))
     end
@@ -248,13 +241,11 @@ if left >= #ids and (redis.call('exists', key) == 0 or is_idle_for(key, id)) the
     return {1, left - #ids, other}
 end
 
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_format = '%s %s %s %s %s %s'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
-local near_head = 32
-local tombstone_life = 60000
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
@@ -314,13 +305,9 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
-
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
-    end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
 end
 local function standing_of(ahead, legacy, lost)
     if legacy then
@@ -368,251 +355,118 @@ local function goes_on(room, waiter)
     room.available, room.left = room.available - n, room.left - n
     return room.available > 0 and room.left > 0
 end
-local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_places = 20000 -- up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
-local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
-local most_fields = 100000 -- that a script deletes with the last place; any others expire
-local most_over = 100000 -- bytes of the tombstones
+local longest_line = 25000 -- clients that a script iterates over
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
 local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
-    if not number or #number > 15 or #lease > 15 then
+    local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not delivery or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, since = since, client = client}
+    return {delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked, field = field, since = since,
+        client = client}
 end
 
-local function open_line(lock, key, field)
+local function open_line(lock, order, waits, field)
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
-    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[4] or '') > most_over then
-        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
-    end
-    return {
-        key = key, lock = lock,
-        exists = head[1], -- the line has more than tombstones
-        any = head[1] or head[4],
-        first = first, last = last, shared = shared,
-        over = head[4], mine = head[5] and parse_place(head[5], client),
-        changes = {}, -- written when the line is closed: field -> value, or false to delete it
-    }
+    local head = redis.call('hmget', waits, client, 'shared')
+    local mine = head[1] and redis.call('zscore', order, client) and parse_place(head[1], client)
+    return {lock = lock, order = order, waits = waits, size = redis.call('zcard', order), shared = tonumber(head[2] or nil),
+        mine = mine}
 end
-
-local function set_field(line, field, value) line.changes[field] = value end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function in_parts(list, run)
-    local answer
     for from = 1, #list, 1000 do
-        answer = run(unpack(list, from, math.min(from + 999, #list)))
-        if type(answer) == 'table' then
-            break
-        end
-    end
-    return answer
-end
-
-local function set_life(line, life)
-    local answer = redis.pcall('pexpire', line.key, life)
-    if type(answer) == 'table' then
-        if not line.any then
-            redis.call('del', line.key)
-        end
-        error(answer, 0)
+        run(unpack(list, from, math.min(from + 999, #list)))
     end
 end
 
-local function clear_line(line)
-    local gone = {}
-    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if field ~= 'over' or not line.over then
-            gone[#gone + 1] = field
-        end
-    end
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
-    if line.over then
-        set_life(line, tombstone_life)
-    end
-    return type(written) ~= 'table'
+local function remove(line, clients)
+    in_parts(clients, function(...)
+        line.size = line.size - redis.call('zrem', line.order, ...)
+        redis.call('hdel', line.waits, ...)
+    end)
 end
 
-local function close_line(line)
-    if line.first > line.last and not (line.stays and line.exists) then
-        return clear_line(line)
+local function settle(line)
+    if line.size == 0 then
+        redis.call('hdel', line.waits, 'shared', 'kept')
     end
-    set_field(line, 'first', ms(line.first))
-    set_field(line, 'last', ms(line.last))
-    local set, gone = {}, {}
-    for field, value in pairs(line.changes) do
-        if value then
-            set[#set + 1], set[#set + 2] = field, value
-        else
-            gone[#gone + 1] = field
-        end
-    end
-    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    if line.life then
-        set_life(line, line.life)
-    end
-    return type(written) ~= 'table' -- an error: Redis has no memory left
-end
-
-local function read_places(line, from, to)
-    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
-    for number = from, to do
-        numbers[#numbers + 1] = ms(number)
-    end
-    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
-        clients[from + i - 1] = client
-        some[#some + 1] = client or nil
-    end
-    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
-    for number = from, to do
-        local client, p = clients[number], nil
-        if client then
-            n = n + 1
-            p = texts[n] and parse_place(texts[n], client)
-        end
-        if line.mine and line.mine.number == number then -- it may not be in Redis yet
-            p = line.mine
-        end
-        if p and p.number == number then
-            places[number], clients[number], p.together = p, p.client, together
-            together[#together + 1] = p
-        end
-    end
-    return clients, places
-end
-
-local function places_of(line, last)
-    last = math.min(last or line.last, line.last)
-    local number = line.first - 1
-    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
-    return function()
-        number = number + 1
-        if number > last then
-            return nil
-        elseif number > to then
-            to = math.min(number + size - 1, last)
-            clients, places = read_places(line, number, to)
-            size = math.min(8 * size, 1000)
-        end
-        return number, clients[number], places[number]
-    end
-end
-
-local function place_text(p)
-    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-end
-
-local function put_place(line, p)
-    set_field(line, p.client, place_text(p))
-    set_field(line, ms(p.number), p.client)
-end
-
-local function client_at(line, number)
-    local changed = line.changes[ms(number)]
-    if changed ~= nil then
-        return changed
-    end
-    return redis.call('hget', line.key, ms(number))
-end
-local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
-
-local function close_gaps(line)
-    local span = line.last - line.first
-    local fields = span >= most_missing and redis.call('hlen', line.key)
-    if not fields or span < 2 * fields and (span < most_places or span < fields) then
-        return
-    end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
-    local places, numbers = {}, {}
-    for i = 1, #all, 2 do
-        if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
-        elseif tonumber(all[i]) then
-            numbers[all[i]] = all[i + 1]
-        end
-    end
-    table.sort(places, function(a, b) return a.number < b.number end)
-    for number in pairs(numbers) do
-        redis.call('hdel', line.key, number)
-    end
-    for i, p in ipairs(places) do
-        p.number = line.first + i - 1
-        redis.call('hset', line.key, p.client, place_text(p), ms(p.number), p.client)
-        if line.mine and line.mine.client == p.client then
-            line.mine = p
-        end
-    end
-    line.last = line.first + #places - 1
 end
 
 local function join(line, field, wish)
-    close_gaps(line)
-    local before = line.mine
-    if before and wait_number(before.field) > wait_number(field) then
-        return false
-    end
-    local kept = before and before.field == field and before.lease
-    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client_of(field)}
-    if before then
-        p.number, p.since = before.number, before.since
-    elseif line.last - line.first >= most_places then
+    local before, client = line.mine, client_of(field)
+    if before and wait_number(before.field) > wait_number(field) or not before and line.size >= most_places then
         return false -- the caller polls
-    else
-        line.last = line.last + 1
-        p.number, p.since = line.last, now_s()
     end
-    line.mine, line.life = p, line_life
-    put_place(line, p)
-    if not line.exists then -- while the line was empty, releases were announced to everybody
-        line.shared = now_ms()
-        set_field(line, 'shared', ms(line.shared))
+    local last = line.size > 0 and redis.call('zrevrange', line.order, 0, 0, 'withscores')[2]
+    if last and not (tonumber(last) < most_numbers) then
+        refuse(line.order, 'type zset')
     end
-    return true
-end
-
-local function places_in_front(line)
-    local numbers = math.max(0, line.mine.number - line.first)
-    return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
-end
-
-local function standing(line, joined, lost, legacy)
-    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
+    local kept, now = before and before.field == field and before.lease, now_ms()
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
+        since = before and before.since or ms(math.floor(now / 1000)), client = client}
+    line.shared = line.shared or now -- while the line was empty, releases were announced to everybody
+    local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
+    local wrong
+    for _, command in ipairs({
+        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, 'shared', ms(line.shared)},
+        {'pexpire', line.order, line_life}, {'pexpire', line.waits, line_life},
+    }) do
+        local answer = not wrong and redis.pcall(unpack(command))
+        wrong = wrong or type(answer) == 'table' and answer
+        line.size = line.size + (command[1] == 'zadd' and tonumber(answer) or 0)
+    end
+    if wrong and not before then
+        remove(line, {client})
+        settle(line)
+    end
+    if wrong and not wrong.err:find('OOM ', 1, true) then
+        error(wrong, 0)
+    end
+    line.mine = not wrong and p or before
+    return not wrong
 end
 
 local function leave(line, field)
-    local p = line.mine
-    if p and p.field == field then
-        drop_field(line, p.client)
-        drop_field(line, ms(p.number))
-        redis.call('hdel', line.key, p.client, ms(p.number))
+    if line.mine and line.mine.field == field then
+        remove(line, {line.mine.client})
         line.mine = nil
-    end
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
     end
 end
 
-local function has_tombstone(line, field)
-    local found, any = is_buried(line.over, field, now_ms())
-    if line.over and not any then
-        line.over = false
-        drop_field(line, 'over')
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and redis.call('zrank', line.order, line.mine.client) or nil, legacy, lost)
+end
+
+local function places_of(line)
+    local clients, places, number, size, after = {}, {}, 0, 1, '-inf'
+    local read = 0
+    return function()
+        number = number + 1
+        if number > #clients and read < longest_line then
+            local some = redis.call('zrangebyscore', line.order, after, '+inf', 'withscores', 'limit', 0, size)
+            clients, places, number, size = {}, {}, 1, math.min(8 * size, 1000)
+            for i = 1, #some, 2 do
+                clients[#clients + 1], after = some[i], '(' .. some[i + 1]
+            end
+            read = read + #clients
+            local texts, together = #clients > 0 and redis.call('hmget', line.waits, unpack(clients)), {}
+            for i, client in ipairs(clients) do
+                local p = texts[i] and parse_place(texts[i], client)
+                if p then
+                    places[i], p.together = p, together
+                    together[#together + 1] = p
+                end
+            end
+        end
+        return clients[number], places[number]
     end
-    return found
 end
 local function subscription_lost(field, delivery, channel, how)
     return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
@@ -636,89 +490,66 @@ end
 
 local function keeps_for(line, p, channel, how)
     local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
-    local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
+    local kept, since, told = redis.call('hget', line.waits, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
         since, told = tonumber(since), tonumber(told)
     end
     if not since or now < (told or since) then -- the first time since that request, or the clock was set back
-        set_field(line, 'kept', request .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(now))
         return true
     elseif not told and now - since < half then
         return true
     end
     announce(how, grants_to(channel, p), 'free')
     if not told then
-        set_field(line, 'kept', request .. ms(since) .. ' ' .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(since) .. ' ' .. ms(now))
     end
     return not told or now - told < half
 end
 
-local function close_up(line, stay, next_number)
-    line.first = #stay > 0 and stay[1].number or next_number
-    local missing = next_number - line.first - #stay
-    if missing == 0 or #stay > near_head and missing <= #stay then
-        return
-    end
-    for _, p in ipairs(stay) do
-        drop_field(line, ms(p.number))
-    end
-    line.first = next_number - #stay
-    for i, p in ipairs(stay) do
-        p.number = line.first + i - 1
-        put_place(line, p)
-    end
-end
-
 local function pass_on(lock, line, tokens, channel, how, asker)
-    local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: those that fit never
-    local to, is_left, next_number = nil, true, line.last + 1
-    for number, client, p in places_of(line) do
+    local room, gone, to, is_left = room_of(lock, tokens), {}, nil, true
+    for client, p in places_of(line) do
         local fit = p and fits(p, room)
-        if fit == 'now' and client == asker then
-            to, is_left, line.mine = asker, false, nil
-        elseif fit and not is_reachable(p, channel, how) then
-            fit = nil
+        local stays = fit == 'never'
+        if fit and client ~= asker and not is_reachable(p, channel, how) then
+            stays = false
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
-            line.short, next_number = true, number
-            break
+            line.short, is_left, stays = true, false, true
         elseif fit == 'later' then -- it has not asked for what was kept
             tell_granted(p, 0, 0, grants_to(channel, p), how)
+        elseif fit == 'now' and client == asker then
+            to, line.mine, is_left = asker, nil, false
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
-                line.mute, is_left, next_number = true, false, number
+                line.mute, is_left, stays = true, false, true
                 announce(how, grants_to(channel, p), 'free')
-                break
             elseif granted then
                 to, is_left, line.to = client, goes_on(room, p), p.field
-                line.stays = not is_left
             end
         end
-        if fit == 'never' then
-            stay[#stay + 1] = p
-        elseif client then
-            drop_field(line, ms(number))
-            if p then
-                drop_field(line, client)
-            end
+        if not stays then
+            gone[#gone + 1] = client
         end
         if not is_left then
-            next_number = number + 1
             break
         end
     end
-    close_up(line, stay, next_number)
+    remove(line, gone)
+    if is_left then
+        settle(line)
+    end
     return to
 end
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function wants_several(line, total, channel, how)
-    for _, _, p in places_of(line) do
+    for _, p in places_of(line) do
         if p and size_of(p.field) <= total and is_reachable(p, channel, how) then
             return size_of(p.field) > 1
         end
@@ -735,7 +566,7 @@ local function has_legacy_holder()
     return false
 end
 
-local line = open_line(free, key, id) -- before the first write, because it may refuse
+local line = open_line(free, order, waits, id) -- before the first write, because it may refuse
 local returned = #drop_expired(free, taken, now)
 ends, there = ends_of(taken, ids)
 if ends then
@@ -750,37 +581,31 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-wants = wants and not has_tombstone(line, id)
+wants = wants and not is_buried(line.waits, id)
 local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)
 wants = wants and not too_many
-local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.exists)
+local joins = wants and (delivery == 'push' or delivery == 'poll') and (available < #ids or line.size > 0)
 local lost = joins and subscription_lost(id, delivery, channel, how)
 local joined = joins and not lost and
     join(line, id, {delivery = delivery, lease = lease, most = ARGV[9], fenced = '0', asked = asked})
 local ahead = wants and delivery == 'barge' and available >= #ids and
-    not (line.exists and wants_several(line, total, channel, how))
+    not (line.size > 0 and wants_several(line, total, channel, how))
 local asker = joined and client_of(id)
-local to = not ahead and pass_permits(free, taken, line, channel, how, asker)
+local to = not ahead and line.size > 0 and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not line.short
 if takes then
     take_permits(free, taken, ids, now + lease)
 end
-if takes and line.exists then
-    local left, why = pcall(function()
-        leave(line, id)
-        close_line(line) -- the place in Redis is not seen again
-    end)
-    if not left then -- the place would be granted permits that are held already
+if takes then
+    local done, why = pcall(leave, line, id)
+    if not done then -- the place would be granted permits that are held already
         return_permits(free, taken, ids, #ids)
         error(why, 0)
     end
-    line = open_line(free, key, id)
-    if ahead or to then -- else nobody fits
+    if line.size > 0 and (ahead or to) then -- else nobody fits
         pass_permits(free, taken, line, channel, how, nil)
     end
 end
-line.stays = line.stays or count_free(free) <= 0
-local closed = (line.exists or joined) and close_line(line)
 if returned > 0 then
     announce_free(free, channel, how)
 end
@@ -794,7 +619,7 @@ elseif too_many then
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, lost, has_legacy_holder())
+local place = standing(line, joined and line.mine, lost, has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four
 
-end, {'string', 'zset', 'hash'})
+end, {'string', 'zset', 'zset', 'hash'})

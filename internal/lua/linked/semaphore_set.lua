@@ -1,8 +1,6 @@
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
-local near_head = 32
 local function refuse(key, what)
     local n = 0
     for i = 1, #KEYS do
@@ -15,6 +13,20 @@ local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
         #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
 end
 
 local function answer(script, types)
@@ -168,9 +180,6 @@ local function drop_expired(free, taken, now)
     return_permits(free, taken, expired, #expired)
     return expired
 end
-local tombstone_life = 60000
-local most_tombstones = 100
-
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
@@ -215,25 +224,30 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
         end
     end
-    return table.concat(kept, ' ')
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
 end
 
-local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
-        return false, false
-    end
-    local _, behind = over:find(field .. ' ', 1, true)
-    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
 end
 local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
 
@@ -273,171 +287,69 @@ local function goes_on(room, waiter)
     room.available, room.left = room.available - n, room.left - n
     return room.available > 0 and room.left > 0
 end
-local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
-local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
-local most_fields = 100000 -- that a script deletes with the last place; any others expire
-local most_over = 100000 -- bytes of the tombstones
+local longest_line = 25000 -- clients that a script iterates over
 
 local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
-    if not number or #number > 15 or #lease > 15 then
+    local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not delivery or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, since = since, client = client}
+    return {delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked, field = field, since = since,
+        client = client}
 end
 
-local function open_line(lock, key, field)
+local function open_line(lock, order, waits, field)
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
-    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[4] or '') > most_over then
-        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
-    end
-    return {
-        key = key, lock = lock,
-        exists = head[1], -- the line has more than tombstones
-        any = head[1] or head[4],
-        first = first, last = last, shared = shared,
-        over = head[4], mine = head[5] and parse_place(head[5], client),
-        changes = {}, -- written when the line is closed: field -> value, or false to delete it
-    }
+    local head = redis.call('hmget', waits, client, 'shared')
+    local mine = head[1] and redis.call('zscore', order, client) and parse_place(head[1], client)
+    return {lock = lock, order = order, waits = waits, size = redis.call('zcard', order), shared = tonumber(head[2] or nil),
+        mine = mine}
 end
-
-local function set_field(line, field, value) line.changes[field] = value end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function in_parts(list, run)
-    local answer
     for from = 1, #list, 1000 do
-        answer = run(unpack(list, from, math.min(from + 999, #list)))
-        if type(answer) == 'table' then
-            break
-        end
-    end
-    return answer
-end
-
-local function set_life(line, life)
-    local answer = redis.pcall('pexpire', line.key, life)
-    if type(answer) == 'table' then
-        if not line.any then
-            redis.call('del', line.key)
-        end
-        error(answer, 0)
+        run(unpack(list, from, math.min(from + 999, #list)))
     end
 end
 
-local function clear_line(line)
-    local gone = {}
-    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if field ~= 'over' or not line.over then
-            gone[#gone + 1] = field
-        end
-    end
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
-    if line.over then
-        set_life(line, tombstone_life)
-    end
-    return type(written) ~= 'table'
+local function remove(line, clients)
+    in_parts(clients, function(...)
+        line.size = line.size - redis.call('zrem', line.order, ...)
+        redis.call('hdel', line.waits, ...)
+    end)
 end
 
-local function close_line(line)
-    if line.first > line.last and not (line.stays and line.exists) then
-        return clear_line(line)
+local function settle(line)
+    if line.size == 0 then
+        redis.call('hdel', line.waits, 'shared', 'kept')
     end
-    set_field(line, 'first', ms(line.first))
-    set_field(line, 'last', ms(line.last))
-    local set, gone = {}, {}
-    for field, value in pairs(line.changes) do
-        if value then
-            set[#set + 1], set[#set + 2] = field, value
-        else
-            gone[#gone + 1] = field
-        end
-    end
-    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    if line.life then
-        set_life(line, line.life)
-    end
-    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
-local function read_places(line, from, to)
-    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
-    for number = from, to do
-        numbers[#numbers + 1] = ms(number)
-    end
-    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
-        clients[from + i - 1] = client
-        some[#some + 1] = client or nil
-    end
-    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
-    for number = from, to do
-        local client, p = clients[number], nil
-        if client then
-            n = n + 1
-            p = texts[n] and parse_place(texts[n], client)
-        end
-        if line.mine and line.mine.number == number then -- it may not be in Redis yet
-            p = line.mine
-        end
-        if p and p.number == number then
-            places[number], clients[number], p.together = p, p.client, together
-            together[#together + 1] = p
-        end
-    end
-    return clients, places
-end
-
-local function places_of(line, last)
-    last = math.min(last or line.last, line.last)
-    local number = line.first - 1
-    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
+local function places_of(line)
+    local clients, places, number, size, after = {}, {}, 0, 1, '-inf'
+    local read = 0
     return function()
         number = number + 1
-        if number > last then
-            return nil
-        elseif number > to then
-            to = math.min(number + size - 1, last)
-            clients, places = read_places(line, number, to)
-            size = math.min(8 * size, 1000)
+        if number > #clients and read < longest_line then
+            local some = redis.call('zrangebyscore', line.order, after, '+inf', 'withscores', 'limit', 0, size)
+            clients, places, number, size = {}, {}, 1, math.min(8 * size, 1000)
+            for i = 1, #some, 2 do
+                clients[#clients + 1], after = some[i], '(' .. some[i + 1]
+            end
+            read = read + #clients
+            local texts, together = #clients > 0 and redis.call('hmget', line.waits, unpack(clients)), {}
+            for i, client in ipairs(clients) do
+                local p = texts[i] and parse_place(texts[i], client)
+                if p then
+                    places[i], p.together = p, together
+                    together[#together + 1] = p
+                end
+            end
         end
-        return number, clients[number], places[number]
+        return clients[number], places[number]
     end
-end
-
-local function place_text(p)
-    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-end
-
-local function put_place(line, p)
-    set_field(line, p.client, place_text(p))
-    set_field(line, ms(p.number), p.client)
-end
-
-local function end_field(line, field)
-    redis.pcall('hdel', line.key, '')
-    line.over = bury(line.over, field, now_ms())
-    set_field(line, 'over', line.over)
-    if redis.call('pttl', line.key) < tombstone_life then
-        line.life = tombstone_life
-    end
-end
-
-local function has_tombstone(line, field)
-    local found, any = is_buried(line.over, field, now_ms())
-    if line.over and not any then
-        line.over = false
-        drop_field(line, 'over')
-    end
-    return found
 end
 local function is_reachable(p, channel, how)
     if p.delivery == 'poll' then
@@ -457,80 +369,57 @@ end
 
 local function keeps_for(line, p, channel, how)
     local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
-    local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
+    local kept, since, told = redis.call('hget', line.waits, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
         since, told = tonumber(since), tonumber(told)
     end
     if not since or now < (told or since) then -- the first time since that request, or the clock was set back
-        set_field(line, 'kept', request .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(now))
         return true
     elseif not told and now - since < half then
         return true
     end
     announce(how, grants_to(channel, p), 'free')
     if not told then
-        set_field(line, 'kept', request .. ms(since) .. ' ' .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(since) .. ' ' .. ms(now))
     end
     return not told or now - told < half
 end
 
-local function close_up(line, stay, next_number)
-    line.first = #stay > 0 and stay[1].number or next_number
-    local missing = next_number - line.first - #stay
-    if missing == 0 or #stay > near_head and missing <= #stay then
-        return
-    end
-    for _, p in ipairs(stay) do
-        drop_field(line, ms(p.number))
-    end
-    line.first = next_number - #stay
-    for i, p in ipairs(stay) do
-        p.number = line.first + i - 1
-        put_place(line, p)
-    end
-end
-
 local function pass_on(lock, line, tokens, channel, how, asker)
-    local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: those that fit never
-    local to, is_left, next_number = nil, true, line.last + 1
-    for number, client, p in places_of(line) do
+    local room, gone, to, is_left = room_of(lock, tokens), {}, nil, true
+    for client, p in places_of(line) do
         local fit = p and fits(p, room)
-        if fit == 'now' and client == asker then
-            to, is_left, line.mine = asker, false, nil
-        elseif fit and not is_reachable(p, channel, how) then
-            fit = nil
+        local stays = fit == 'never'
+        if fit and client ~= asker and not is_reachable(p, channel, how) then
+            stays = false
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
-            line.short, next_number = true, number
-            break
+            line.short, is_left, stays = true, false, true
         elseif fit == 'later' then -- it has not asked for what was kept
             tell_granted(p, 0, 0, grants_to(channel, p), how)
+        elseif fit == 'now' and client == asker then
+            to, line.mine, is_left = asker, nil, false
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
-                line.mute, is_left, next_number = true, false, number
+                line.mute, is_left, stays = true, false, true
                 announce(how, grants_to(channel, p), 'free')
-                break
             elseif granted then
                 to, is_left, line.to = client, goes_on(room, p), p.field
-                line.stays = not is_left
             end
         end
-        if fit == 'never' then
-            stay[#stay + 1] = p
-        elseif client then
-            drop_field(line, ms(number))
-            if p then
-                drop_field(line, client)
-            end
+        if not stays then
+            gone[#gone + 1] = client
         end
         if not is_left then
-            next_number = number + 1
             break
         end
     end
-    close_up(line, stay, next_number)
+    remove(line, gone)
+    if is_left then
+        settle(line)
+    end
     return to
 end
 
@@ -540,14 +429,11 @@ local function try(step)
 end
 
 local function pass_permits(free, taken, line, channel, how, asker)
-    return line.exists and count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
+    return count_free(free) > 0 and pass_on(taken, line, free, channel, how, asker) or nil
 end
 
 local function offer(free, taken, line, channel, how)
     pass_permits(free, taken, line, channel, how, nil)
-    if line.exists or next(line.changes) then
-        close_line(line)
-    end
     announce_free(free, channel, how)
 end
 return answer(function()
@@ -557,8 +443,8 @@ local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV
 
 local before = free_permits(free)
 check_permits(taken)
-local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
-if request and has_tombstone(line, request) then
+local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
+if request and is_buried(line.waits, request) then
     return {1, 0, 0}
 end
 drop_expired(free, taken, now_ms())
@@ -569,9 +455,9 @@ else
     redis.call('set', free, ms(available))
 end
 if request then
-    try(function() end_field(line, request) end) -- the number is set, and what it makes available passes to the line
+    try(function() bury(line.waits, request) end) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}
 
-end, {'string', 'zset', 'hash'})
+end, {'string', 'zset', 'zset', 'hash'})

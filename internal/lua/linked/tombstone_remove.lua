@@ -22,19 +22,6 @@ end
 
 return answer(function()
 
-local key, field = KEYS[1], ARGV[1]
-
-local over = redis.call('hget', key, 'over') or ''
-local from, to = over:find(field .. ' ', 1, true)
-if not from then
-    return {-1, 0, 0}
-end
-local rest = over:sub(1, from - 1) .. over:sub(to + 1):gsub('^%d+ ?', '', 1)
-if rest == '' then
-    redis.call('hdel', key, 'over')
-else
-    redis.call('hset', key, 'over', (rest:gsub(' $', '')))
-end
-return {1, 0, 0}
+return {redis.call('hdel', KEYS[1], ARGV[1]) == 1 and 1 or -1, 0, 0}
 
 end, {'hash'})

@@ -4,7 +4,7 @@ local had, received -- whether the common case has ended the hold, and what Redi
 local in_both_ways = 'publish+spublish'
 
 if not ARGV[6] and ARGV[4] ~= in_both_ways and
-    redis.pcall('exists', KEYS[2], KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    redis.pcall('exists', KEYS[2], KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] .. ':write')
     had = record[1] == 'write' and record[2] and redis.pcall('del', KEYS[1]) == 1
     received = had and redis.pcall(ARGV[4], ARGV[3], '1')
@@ -12,12 +12,11 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and
         return 0
     end
 end
-local place_format = '%s %s %s %s %s %s %s'
-local place_pattern = '^(%d+) (%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
+local place_format = '%s %s %s %s %s %s'
+local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
 local provisional = 5000
 local line_life = 5 * 60 * 1000
-local near_head = 32
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
@@ -103,6 +102,14 @@ local function undo(lock, ...)
     end
 end
 
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -155,8 +162,6 @@ local function now_ms()
     return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 
-local function now_s() return redis.call('time')[1] end
-
 local function ms(t) return string.format('%.0f', t) end
 local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
 
@@ -204,9 +209,6 @@ local function draw_token(counter, most)
     end
     error(following, 0)
 end
-local tombstone_life = 60000
-local most_tombstones = 100
-
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
@@ -266,17 +268,25 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
-local function bury(over, field, now)
-    local kept = {field .. ' ' .. ms(now + tombstone_life)}
-    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
-        if #kept == most_tombstones then
-            break
-        elseif other ~= field and tonumber(till) > now then
-            kept[#kept + 1] = other .. ' ' .. till
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
         end
     end
-    return table.concat(kept, ' ')
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
 end
 
 local function grant(lock, waiter, tokens, channel, how)
@@ -306,244 +316,115 @@ local function room_of(_, _) return nil end
 local function fits(_, _) return 'now' end
 
 local function goes_on(_, _) return false end
-local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_places = 20000 -- up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
-local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
-local most_fields = 100000 -- that a script deletes with the last place; any others expire
-local most_over = 100000 -- bytes of the tombstones
+local longest_line = 25000 -- clients that a script iterates over
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
 local function grants_to(channel, p) return channel .. ':' .. p.client end
 
 local function parse_place(text, client)
-    local number, delivery, lease, fenced, asked, field, since = text:match(place_pattern)
-    if not number or #number > 15 or #lease > 15 then
+    local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
+    if not delivery or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, since = since, client = client}
+    return {delivery = delivery, lease = tonumber(lease), fenced = fenced, asked = asked, field = field, since = since,
+        client = client}
 end
 
-local function open_line(lock, key, field)
+local function open_line(lock, order, waits, field)
     local client = client_of(field)
-    local head = redis.call('hmget', key, 'first', 'last', 'shared', 'over', client)
-    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[3] or 0)
-    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
-        #(head[4] or '') > most_over then
-        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
-    end
-    return {
-        key = key, lock = lock,
-        exists = head[1], -- the line has more than tombstones
-        any = head[1] or head[4],
-        first = first, last = last, shared = shared,
-        over = head[4], mine = head[5] and parse_place(head[5], client),
-        changes = {}, -- written when the line is closed: field -> value, or false to delete it
-    }
+    local head = redis.call('hmget', waits, client, 'shared')
+    local mine = head[1] and redis.call('zscore', order, client) and parse_place(head[1], client)
+    return {lock = lock, order = order, waits = waits, size = redis.call('zcard', order), shared = tonumber(head[2] or nil),
+        mine = mine}
 end
-
-local function set_field(line, field, value) line.changes[field] = value end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function in_parts(list, run)
-    local answer
     for from = 1, #list, 1000 do
-        answer = run(unpack(list, from, math.min(from + 999, #list)))
-        if type(answer) == 'table' then
-            break
-        end
-    end
-    return answer
-end
-
-local function set_life(line, life)
-    local answer = redis.pcall('pexpire', line.key, life)
-    if type(answer) == 'table' then
-        if not line.any then
-            redis.call('del', line.key)
-        end
-        error(answer, 0)
+        run(unpack(list, from, math.min(from + 999, #list)))
     end
 end
 
-local function clear_line(line)
-    local gone = {}
-    for _, field in ipairs(line.any and redis.call('hrandfield', line.key, most_fields) or {}) do
-        if field ~= 'over' or not line.over then
-            gone[#gone + 1] = field
-        end
-    end
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    local written = line.changes.over and redis.pcall('hset', line.key, 'over', line.over)
-    if line.over then
-        set_life(line, tombstone_life)
-    end
-    return type(written) ~= 'table'
+local function remove(line, clients)
+    in_parts(clients, function(...)
+        line.size = line.size - redis.call('zrem', line.order, ...)
+        redis.call('hdel', line.waits, ...)
+    end)
 end
 
-local function close_line(line)
-    if line.first > line.last and not (line.stays and line.exists) then
-        return clear_line(line)
+local function settle(line)
+    if line.size == 0 then
+        redis.call('hdel', line.waits, 'shared', 'kept')
     end
-    set_field(line, 'first', ms(line.first))
-    set_field(line, 'last', ms(line.last))
-    local set, gone = {}, {}
-    for field, value in pairs(line.changes) do
-        if value then
-            set[#set + 1], set[#set + 2] = field, value
-        else
-            gone[#gone + 1] = field
-        end
-    end
-    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
-    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
-    if line.life then
-        set_life(line, line.life)
-    end
-    return type(written) ~= 'table' -- an error: Redis has no memory left
-end
-
-local function read_places(line, from, to)
-    local clients, places, numbers, some, together = {}, {}, {}, {}, {}
-    for number = from, to do
-        numbers[#numbers + 1] = ms(number)
-    end
-    for i, client in ipairs(redis.call('hmget', line.key, unpack(numbers))) do
-        clients[from + i - 1] = client
-        some[#some + 1] = client or nil
-    end
-    local texts, n = #some > 0 and redis.call('hmget', line.key, unpack(some)), 0
-    for number = from, to do
-        local client, p = clients[number], nil
-        if client then
-            n = n + 1
-            p = texts[n] and parse_place(texts[n], client)
-        end
-        if line.mine and line.mine.number == number then -- it may not be in Redis yet
-            p = line.mine
-        end
-        if p and p.number == number then
-            places[number], clients[number], p.together = p, p.client, together
-            together[#together + 1] = p
-        end
-    end
-    return clients, places
-end
-
-local function places_of(line, last)
-    last = math.min(last or line.last, line.last)
-    local number = line.first - 1
-    local to, size, clients, places = number, 1, nil, nil -- to: the last number that was read
-    return function()
-        number = number + 1
-        if number > last then
-            return nil
-        elseif number > to then
-            to = math.min(number + size - 1, last)
-            clients, places = read_places(line, number, to)
-            size = math.min(8 * size, 1000)
-        end
-        return number, clients[number], places[number]
-    end
-end
-
-local function place_text(p)
-    return string.format(place_format, ms(p.number), p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-end
-
-local function put_place(line, p)
-    set_field(line, p.client, place_text(p))
-    set_field(line, ms(p.number), p.client)
-end
-
-local function client_at(line, number)
-    local changed = line.changes[ms(number)]
-    if changed ~= nil then
-        return changed
-    end
-    return redis.call('hget', line.key, ms(number))
-end
-local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
-
-local function close_gaps(line)
-    local span = line.last - line.first
-    local fields = span >= most_missing and redis.call('hlen', line.key)
-    if not fields or span < 2 * fields and (span < most_places or span < fields) then
-        return
-    end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
-    local places, numbers = {}, {}
-    for i = 1, #all, 2 do
-        if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
-        elseif tonumber(all[i]) then
-            numbers[all[i]] = all[i + 1]
-        end
-    end
-    table.sort(places, function(a, b) return a.number < b.number end)
-    for number in pairs(numbers) do
-        redis.call('hdel', line.key, number)
-    end
-    for i, p in ipairs(places) do
-        p.number = line.first + i - 1
-        redis.call('hset', line.key, p.client, place_text(p), ms(p.number), p.client)
-        if line.mine and line.mine.client == p.client then
-            line.mine = p
-        end
-    end
-    line.last = line.first + #places - 1
 end
 
 local function join(line, field, wish)
-    close_gaps(line)
-    local before = line.mine
-    if before and wait_number(before.field) > wait_number(field) then
-        return false
-    end
-    local kept = before and before.field == field and before.lease
-    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client_of(field)}
-    if before then
-        p.number, p.since = before.number, before.since
-    elseif line.last - line.first >= most_places then
+    local before, client = line.mine, client_of(field)
+    if before and wait_number(before.field) > wait_number(field) or not before and line.size >= most_places then
         return false -- the caller polls
-    else
-        line.last = line.last + 1
-        p.number, p.since = line.last, now_s()
     end
-    line.mine, line.life = p, line_life
-    put_place(line, p)
-    if not line.exists then -- while the line was empty, releases were announced to everybody
-        line.shared = now_ms()
-        set_field(line, 'shared', ms(line.shared))
+    local last = line.size > 0 and redis.call('zrevrange', line.order, 0, 0, 'withscores')[2]
+    if last and not (tonumber(last) < most_numbers) then
+        refuse(line.order, 'type zset')
     end
-    return true
+    local kept, now = before and before.field == field and before.lease, now_ms()
+    local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
+        since = before and before.since or ms(math.floor(now / 1000)), client = client}
+    line.shared = line.shared or now -- while the line was empty, releases were announced to everybody
+    local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
+    local wrong
+    for _, command in ipairs({
+        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, 'shared', ms(line.shared)},
+        {'pexpire', line.order, line_life}, {'pexpire', line.waits, line_life},
+    }) do
+        local answer = not wrong and redis.pcall(unpack(command))
+        wrong = wrong or type(answer) == 'table' and answer
+        line.size = line.size + (command[1] == 'zadd' and tonumber(answer) or 0)
+    end
+    if wrong and not before then
+        remove(line, {client})
+        settle(line)
+    end
+    if wrong and not wrong.err:find('OOM ', 1, true) then
+        error(wrong, 0)
+    end
+    line.mine = not wrong and p or before
+    return not wrong
 end
 
 local function leave(line, field)
-    local p = line.mine
-    if p and p.field == field then
-        drop_field(line, p.client)
-        drop_field(line, ms(p.number))
-        redis.call('hdel', line.key, p.client, ms(p.number))
+    if line.mine and line.mine.field == field then
+        remove(line, {line.mine.client})
         line.mine = nil
     end
-    while line.first <= line.last and not client_at(line, line.first) do
-        line.first = line.first + 1
-    end
 end
 
-local function end_field(line, field)
-    redis.pcall('hdel', line.key, '')
-    line.over = bury(line.over, field, now_ms())
-    set_field(line, 'over', line.over)
-    if redis.call('pttl', line.key) < tombstone_life then
-        line.life = tombstone_life
+local function places_of(line)
+    local clients, places, number, size, after = {}, {}, 0, 1, '-inf'
+    local read = 0
+    return function()
+        number = number + 1
+        if number > #clients and read < longest_line then
+            local some = redis.call('zrangebyscore', line.order, after, '+inf', 'withscores', 'limit', 0, size)
+            clients, places, number, size = {}, {}, 1, math.min(8 * size, 1000)
+            for i = 1, #some, 2 do
+                clients[#clients + 1], after = some[i], '(' .. some[i + 1]
+            end
+            read = read + #clients
+            local texts, together = #clients > 0 and redis.call('hmget', line.waits, unpack(clients)), {}
+            for i, client in ipairs(clients) do
+                local p = texts[i] and parse_place(texts[i], client)
+                if p then
+                    places[i], p.together = p, together
+                    together[#together + 1] = p
+                end
+            end
+        end
+        return clients[number], places[number]
     end
 end
-
 local function is_reachable(p, channel, how)
     if p.delivery == 'poll' then
         return true
@@ -562,80 +443,57 @@ end
 
 local function keeps_for(line, p, channel, how)
     local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
-    local kept, since, told = redis.call('hget', line.key, 'kept') or '', nil, nil
+    local kept, since, told = redis.call('hget', line.waits, 'kept') or '', nil, nil
     if kept:sub(1, #request) == request then
         since, told = kept:match('^(%d+) ?(%d*)$', #request + 1)
         since, told = tonumber(since), tonumber(told)
     end
     if not since or now < (told or since) then -- the first time since that request, or the clock was set back
-        set_field(line, 'kept', request .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(now))
         return true
     elseif not told and now - since < half then
         return true
     end
     announce(how, grants_to(channel, p), 'free')
     if not told then
-        set_field(line, 'kept', request .. ms(since) .. ' ' .. ms(now))
+        redis.call('hset', line.waits, 'kept', request .. ms(since) .. ' ' .. ms(now))
     end
     return not told or now - told < half
 end
 
-local function close_up(line, stay, next_number)
-    line.first = #stay > 0 and stay[1].number or next_number
-    local missing = next_number - line.first - #stay
-    if missing == 0 or #stay > near_head and missing <= #stay then
-        return
-    end
-    for _, p in ipairs(stay) do
-        drop_field(line, ms(p.number))
-    end
-    line.first = next_number - #stay
-    for i, p in ipairs(stay) do
-        p.number = line.first + i - 1
-        put_place(line, p)
-    end
-end
-
 local function pass_on(lock, line, tokens, channel, how, asker)
-    local room = room_of(lock, tokens)
-    local stay = {} -- the places that are passed over: those that fit never
-    local to, is_left, next_number = nil, true, line.last + 1
-    for number, client, p in places_of(line) do
+    local room, gone, to, is_left = room_of(lock, tokens), {}, nil, true
+    for client, p in places_of(line) do
         local fit = p and fits(p, room)
-        if fit == 'now' and client == asker then
-            to, is_left, line.mine = asker, false, nil
-        elseif fit and not is_reachable(p, channel, how) then
-            fit = nil
+        local stays = fit == 'never'
+        if fit and client ~= asker and not is_reachable(p, channel, how) then
+            stays = false
         elseif fit == 'later' and (client == asker or keeps_for(line, p, channel, how)) then
-            line.short, next_number = true, number
-            break
+            line.short, is_left, stays = true, false, true
         elseif fit == 'later' then -- it has not asked for what was kept
             tell_granted(p, 0, 0, grants_to(channel, p), how)
+        elseif fit == 'now' and client == asker then
+            to, line.mine, is_left = asker, nil, false
         elseif fit == 'now' then
             local granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- nothing can be granted: this place stays, and all behind it
-                line.mute, is_left, next_number = true, false, number
+                line.mute, is_left, stays = true, false, true
                 announce(how, grants_to(channel, p), 'free')
-                break
             elseif granted then
                 to, is_left, line.to = client, goes_on(room, p), p.field
-                line.stays = not is_left
             end
         end
-        if fit == 'never' then
-            stay[#stay + 1] = p
-        elseif client then
-            drop_field(line, ms(number))
-            if p then
-                drop_field(line, client)
-            end
+        if not stays then
+            gone[#gone + 1] = client
         end
         if not is_left then
-            next_number = number + 1
             break
         end
     end
-    close_up(line, stay, next_number)
+    remove(line, gone)
+    if is_left then
+        settle(line)
+    end
     return to
 end
 
@@ -647,14 +505,14 @@ local function passed(line, to)
 end
 
 local function release_to_all(line, channel, how, message, window, always)
-    local now = now_ms()
-    local due = now - line.shared >= window or line.shared > now
-    if not due and not always then
+    local now, shared = now_ms(), line.shared or 0
+    local due = now - shared >= window or shared > now
+    if line.size == 0 or not due and not always then
         return 0
     end
     local known = listeners(channel, how)
     if due then
-        set_field(line, 'shared', ms(now))
+        redis.call('hset', line.waits, 'shared', ms(now))
         if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
@@ -667,18 +525,16 @@ local function release_to_all(line, channel, how, message, window, always)
     if not may then -- the user may not publish, so no client was told
         return 0
     end
-    for number, client, p in places_of(line) do
+    local gone = {}
+    for client, p in places_of(line) do
         if p and is_reachable(p, channel, how) then
             announce(how, grants_to(channel, p), 'free')
             break
-        elseif client then
-            drop_field(line, ms(number))
-            if p then
-                drop_field(line, client)
-            end
         end
-        line.first = number + 1
+        gone[#gone + 1] = client
     end
+    remove(line, gone)
+    settle(line)
     return known or 1
 end
 
@@ -766,9 +622,9 @@ local function evict_dead_readers(lock, prefix, except)
 end
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
-    if line and line.exists then
+    if line then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
+            heard = release_to_all(line, channel, how, message, window, true)
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -806,18 +662,16 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     else
         free = redis.call('exists', lock) == 0
     end
-    if line and (line.exists or late) then
+    if line then
         try(function()
-            line.stays = not free
             leave(line, field)
             if late then
-                end_field(line, field)
+                bury(line.waits, field)
             end
         end)
         if free then
             heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
         end
-        try(function() close_line(line) end)
     end
     if wrong then
         error(found, 0)
@@ -829,7 +683,7 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
 end
 return answer(function()
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
 local write_field = field .. ':write'
@@ -845,7 +699,7 @@ if had then
     return {1, announce_release(how, channel, '1', received), 0}
 end
 
-local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
+local line = left == '0' and try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end) or nil
 local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
 if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
@@ -855,4 +709,4 @@ elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
 end
 return answer
 
-end, {'hash', 'zset', 'hash', 'string'})
+end, {'hash', 'zset', 'zset', 'hash', 'string'})
