@@ -4,6 +4,7 @@ package locktest
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,6 +46,14 @@ func (b *Bench) WaitsKey() string { return b.LineKeys()[1] }
 
 func (b *Bench) ReleaseChannel() string {
 	return record.PrefixName("redisson_lock__channel", b.LockName)
+}
+
+// Tombstones returns the fields of the bench's lock that have ended.
+func (b *Bench) Tombstones() []string {
+	b.Helper()
+	fields, err := b.Rdb.HKeys(context.Background(), b.WaitsKey()).Result()
+	b.Must(err)
+	return slices.DeleteFunc(fields, func(field string) bool { return len(field) <= 36 })
 }
 
 // A KeptPlace is an entry of the line, as it is stored in Redis.

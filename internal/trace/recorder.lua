@@ -27,16 +27,20 @@ local lock = KEYS[1]
 -- cjson would encode an empty table as an object.
 local function list(t) return #t > 0 and t or nil end
 
+-- The line is {client, place, ...}, in order.
 local function state()
-    return {record = list(server.call('hgetall', lock)), expires = server.call('pexpiretime', lock),
-        line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}:places'))}
+    local line, key = {}, 'relock_line:{' .. lock .. '}:'
+    for _, client in ipairs(server.call('zrange', key .. 'order', 0, -1)) do
+        line[#line + 1], line[#line + 2] = client, server.call('hget', key .. 'waits', client) or ''
+    end
+    return {record = list(server.call('hgetall', lock)), expires = server.call('pexpiretime', lock), line = list(line)}
 end
 
 -- The caller, and the clients with a place, if they are subscribed to their channel.
 local function listeners(line)
     local all, clients = {}, {[ARGV[1]:sub(1, 36)] = true}
     for i = 1, #(line or {}), 2 do
-        clients[line[i]] = #line[i] == 36 or nil
+        clients[line[i]] = true
     end
     for client in pairs(clients) do
         if server.call('pubsub', 'numsub', 'redisson_lock__channel:{' .. lock .. '}:' .. client)[2] > 0 then

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// A state has the record and the line, which is the wait queue in Redis, as HGETALL returns them.
+// A state has the record, as HGETALL returns it, and the line, which is the wait queue in Redis: clients and their places,
+// in order.
 type state struct {
 	Record  []string
 	Expires int64 // when the lease expires, in ms since the epoch; may be a moment later than TIME tells
@@ -51,22 +52,6 @@ func (c clients) field(field string) (string, error) {
 	return fmt.Sprintf("<<%q,%d>>", c.name(parts[0]), wait), err
 }
 
-// A place is a place of the line, with the words that Redis stores: see parse_place of internal/lua/line.lua.
-type place struct {
-	number          int
-	delivery, field string
-}
-
-func parsePlace(text string) (p place, err error) {
-	words := strings.Fields(text)
-	if len(words) < 6 { // a seventh one is since when the place waits
-		return p, fmt.Errorf("%q is no place", text)
-	}
-	p = place{delivery: words[1], field: words[5]}
-	p.number, err = strconv.Atoi(words[0])
-	return p, err
-}
-
 // of returns the state in the words of the specification.
 func (c clients) of(s state) (a abstract, err error) {
 	a.record = nobody
@@ -79,47 +64,16 @@ func (c clients) of(s state) (a abstract, err error) {
 	default:
 		return a, fmt.Errorf("a record of %d fields", len(s.Record)/2)
 	}
-	fields := make(map[string]string)
-	for i := 0; i+1 < len(s.Line); i += 2 {
-		fields[s.Line[i]] = s.Line[i+1]
-	}
-	places, err := enqueuedPlaces(fields)
-	if err != nil {
-		return a, err
-	}
-	if err != nil {
-		return a, err
-	}
-	slices.SortFunc(places, func(a, b place) int { return a.number - b.number })
-	for _, p := range places {
-		field, err := c.field(p.field)
+	for i := 1; i < len(s.Line); i += 2 {
+		words := strings.Fields(s.Line[i]) // see parse_place of internal/lua/line.lua
+		if len(words) < 5 || words[0] != "push" {
+			return a, fmt.Errorf("the specification has no place %q", s.Line[i])
+		}
+		field, err := c.field(words[4])
 		if err != nil {
 			return a, err
 		}
 		a.line = append(a.line, field)
 	}
 	return a, nil
-}
-
-// enqueuedPlaces returns the places that are in the line.
-func enqueuedPlaces(fields map[string]string) (all []place, err error) {
-	first, _ := strconv.Atoi(fields["first"])
-	last, _ := strconv.Atoi(fields["last"])
-	for number := first; number <= last; number++ {
-		client, there := fields[strconv.Itoa(number)]
-		if !there || fields[client] == "" {
-			continue
-		}
-		p, err := parsePlace(fields[client])
-		if err != nil {
-			return nil, err
-		}
-		if p.delivery != "push" {
-			return nil, fmt.Errorf("the specification has no place %q", fields[client])
-		}
-		if p.number == number {
-			all = append(all, p)
-		}
-	}
-	return all, nil
 }

@@ -18,11 +18,10 @@ const (
 
 func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 	for what, s := range map[string]state{
-		"a hold of Redisson": {Record: []string{clientA + ":1", "1"}},
-		"two holds":          {Record: []string{clientA + ":1:1", "1", clientB + ":1:1", "1"}},
-		"a place that hears no grant": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA,
-			"1 poll 1000 0 5 " + clientA + ":1:2"}},
-		"a text that is no place": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 push"}},
+		"a hold of Redisson":          {Record: []string{clientA + ":1", "1"}},
+		"two holds":                   {Record: []string{clientA + ":1:1", "1", clientB + ":1:1", "1"}},
+		"a place that hears no grant": {Line: []string{clientA, "poll 1000 0 5 " + clientA + ":1:2"}},
+		"a text that is no place":     {Line: []string{clientA, "push"}},
 	} {
 		_, err := make(clients).of(s)
 		assert.Error(t, err, what)

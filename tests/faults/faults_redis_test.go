@@ -709,7 +709,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	held.Release()
 	testredis.Await(t, "it has run", locktest.Soon, func() bool { return commands(b, "evalsha") > before })
 	testredis.Await(t, "it is rolled back", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 })
-	b.Must(b.Rdb.Del(ctx, b.LineKey()).Err()) // tombstones, which get no expiry without this permission
+	b.Must(b.Rdb.Del(ctx, b.WaitsKey()).Err()) // tombstones, which get no expiry without this permission
 	testredis.Await(t, "no lock without a lease is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
 }
 

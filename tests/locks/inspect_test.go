@@ -345,14 +345,14 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	}
 
 	const inLine = 1500
-	place := `redis.call('hset', KEYS[1], i, client, client, i .. ' push 30000 0 1 ' .. client .. ':7:1' .. ` +
+	place := `redis.call('zadd', KEYS[1], i, client) redis.call('hset', KEYS[2], client, 'push 30000 0 1 ' .. client .. ':7:1' .. ` +
 		`ARGV[2] .. ' 1') `
-	fill := func(key, suffix string) {
+	fill := func(keys []string, suffix string) {
 		b.Must(b.Rdb.Eval(
 			ctx,
 			"for i = 1, ARGV[1] do local client = string.format('00000000-0000-4000-8000-%012d', i) "+place+
-				"end redis.call('hset', KEYS[1], 'first', 1, 'last', ARGV[1]) return 1",
-			[]string{key},
+				"end return 1",
+			keys,
 			inLine,
 			suffix,
 		).Err())
@@ -362,11 +362,11 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	} {
 		me := ContextWithOwner(ctx)
 		b.Must(lock.LockLease(me, time.Hour))
-		key, suffix := b.LineKey(), ""
+		keys, suffix := b.LineKeys(), ""
 		if kind == "write" {
-			key, suffix = record.WritersLineKey(b.LockName), record.WriteSuffix
+			keys, suffix = record.WritersLineKeys(b.LockName), record.WriteSuffix
 		}
-		fill(key, suffix)
+		fill(keys, suffix)
 		i := inTime("the wait queue of a " + kind)
 		assert.Len(t, i.Holders, 1, kind)
 		require.Len(t, i.Waiters, record.MostWaiters, kind)
@@ -377,7 +377,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 			require.Equal(t, ReachableNo, w.Reachable, kind)
 			require.EqualValues(t, 1, w.Since.Unix(), kind)
 		}
-		b.Must(b.Rdb.Del(ctx, b.LockName, key, record.PermitsKey(b.LockName)).Err())
+		b.Must(b.Rdb.Del(ctx, append(keys, b.LockName, record.PermitsKey(b.LockName))...).Err())
 		b.Forget()
 	}
 

@@ -116,13 +116,13 @@ func showsNoNumber(b *locktest.Bench, w Waiter) {
 	_, err := strconv.ParseInt(n, 10, 64)
 	assert.NoError(b, err, "the field of %+v is not client:owner", w)
 	text := fmt.Sprintf("%+v", w)
-	line, err := b.Rdb.HGetAll(context.Background(), b.LineKey()).Result()
+	line, err := b.Rdb.HGetAll(context.Background(), b.WaitsKey()).Result()
 	b.Must(err)
 	for field, value := range line {
 		words := strings.Fields(value)
-		if strings.HasPrefix(field, w.Client) && len(words) == 7 { // a place
+		if strings.HasPrefix(field, w.Client) && len(words) == 6 { // a place
+			assert.NotContains(b, text, words[3])
 			assert.NotContains(b, text, words[4])
-			assert.NotContains(b, text, words[5])
 		} else if strings.HasPrefix(field, w.Client) && len(words) == 4 { // a wish
 			assert.NotContains(b, text, words[2])
 			assert.NotContains(b, text, field)
@@ -236,46 +236,42 @@ func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 		b := locktest.NewBench(t, addr)
 		c := b.Client()
 		const client, other = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10", "6b3e8c2f-5d13-4c9f-8e30-1d6b4f208b21"
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), "first", 2, "last", 7,
-			2, "\x1b[31m\n", "\x1b[31m\n", "2 push 1000 0 1 \x1b[31m\n:1:2 5", // no client
-			3, client, client, "4 push 1000 0 1 "+client+":1:2 5", // another number
-			4, other, other, "4 push 1000 0 1 "+client+":1:2 5", // the field of another client
-			5, "x", 6, client, 7, "no place",
-			"no place", "7 push",
+		order, waits := b.LineKeys()[0], b.WaitsKey()
+		for n, member := range []string{"\x1b[31m\n", client, other, "x", "no place"} {
+			b.Must(b.Rdb.ZAdd(ctx, order, redis.Z{Score: float64(n), Member: member}).Err())
+		}
+		b.Must(b.Rdb.HSet(ctx, waits,
+			"\x1b[31m\n", "push 1000 0 1 \x1b[31m\n:1:2 5", // no client
+			client, "4 push 1000 0 1 "+client+":1:2 5", // no place
+			other, "push 1000 0 1 "+client+":1:2 5", // the field of another client
+			"no place", "push",
 		).Err())
 		i := b.Inspect(c)
 		assert.Equal(t, TypeNone, i.Type, "%+v", i)
 		assert.Empty(t, i.Waiters)
 		assert.Zero(t, i.Waiting)
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 \x1b 1000 0 1 "+client+":1:2 5").Err())
+		b.Must(b.Rdb.HSet(ctx, waits, client, "\x1b 1000 0 1 "+client+":1:2 5").Err())
 		assert.Empty(t, b.Inspect(c).Waiters, "a delivery that is no word")
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2 99999999999999999999").Err())
+		b.Must(b.Rdb.HSet(ctx, waits, client, "push 1000 0 1 "+client+":-3:2 99999999999999999999").Err())
 		_, err := c.Inspect(ctx, b.LockName)
 		assert.ErrorIs(t, err, send.ErrReply, "a time that is none")
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2 9999999999999999").Err())
+		b.Must(b.Rdb.HSet(ctx, waits, client, "push 1000 0 1 "+client+":-3:2 9999999999999999").Err())
 		i = b.Inspect(c)
 		require.Len(t, i.Waiters, 1)
 		assert.Equal(t, TypeLock, i.Type)
 		assert.False(t, i.Held())
 		assert.Equal(t, Contender{Field: client + ":-3", Client: client, Owner: "owner 3"}, i.Waiters[0].Contender)
 		assert.Equal(t, 9999, i.Waiters[0].Since.UTC().Year())
-		b.Must(b.Rdb.HSet(ctx, b.LineKey(), client, "6 push 1000 0 1 "+client+":-3:2:write 5").Err())
+		b.Must(b.Rdb.HSet(ctx, waits, client, "push 1000 0 1 "+client+":-3:2:write 5").Err())
 		assert.Equal(t, TypeReadWrite, b.Inspect(c).Type)
 
-		for _, strange := range []map[string]any{
-			{"first": "many"}, {"first": -5}, {"first": 1, "last": 1e9}, {"last": "1e300"},
-		} {
-			b.Must(b.Rdb.Del(ctx, b.LineKey()).Err())
-			b.Must(b.Rdb.HSet(ctx, b.LineKey(), strange).Err())
+		for _, key := range []string{order, waits} {
+			b.Must(b.Rdb.Set(ctx, key, "a string", 0).Err())
 			_, err = c.Inspect(ctx, b.LockName)
-			assert.ErrorIs(t, err, ErrNotALock, "%v", strange)
-			assert.ErrorContains(t, err, send.ShortName(b.LineKey()))
+			assert.ErrorIs(t, err, ErrNotALock)
+			assert.ErrorContains(t, err, send.ShortName(key)+" holds a string")
+			b.Must(b.Rdb.Del(ctx, key).Err())
 		}
-		b.Must(b.Rdb.Set(ctx, b.LineKey(), "a string", 0).Err())
-		_, err = c.Inspect(ctx, b.LockName)
-		assert.ErrorIs(t, err, ErrNotALock)
-		assert.ErrorContains(t, err, "holds a string")
-		b.Must(b.Rdb.Del(ctx, b.LineKey()).Err())
 	})
 }
 

@@ -96,13 +96,13 @@ func fillLine(b *locktest.Bench, from, to int, more string) (clients []string) {
 	}
 	b.Must(b.Rdb.Eval(context.Background(), `for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		local place = i .. ' poll 60000 0 1 ' .. client .. ':1:1' .. ARGV[3] .. ' 1'
-		redis.call('hset', KEYS[1], i, client, client, place)
+		local place = 'poll 60000 0 1 ' .. client .. ':1:1' .. ARGV[3] .. ' 1'
+		redis.call('zadd', KEYS[1], i, client)
+		redis.call('hset', KEYS[2], client, place, 'shared', redis.call('time')[1] * 1000)
 	end
-	local first = math.min(tonumber(redis.call('hget', KEYS[1], 'first') or ARGV[1]), tonumber(ARGV[1]))
 	redis.call('expire', KEYS[1], 3600)
-	return redis.call('hset', KEYS[1], 'first', first, 'last', ARGV[2], 'shared', redis.call('time')[1] * 1000)`,
-		[]string{b.LineKey()}, from, to, more).Err())
+	return redis.call('expire', KEYS[2], 3600)`,
+		b.LineKeys(), from, to, more).Err())
 	return clients
 }
 
@@ -111,7 +111,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		b.Manual().Takes()
 		b.Manual().Listens().Joins()
-		life, err := b.Rdb.PTTL(context.Background(), b.LineKey()).Result()
+		life, err := b.Rdb.PTTL(context.Background(), b.WaitsKey()).Result()
 		b.Must(err)
 		e := locktest.EngineOf(b.Client())
 		for _, left := range []time.Duration{-1, time.Second, 10 * time.Minute, time.Hour} {

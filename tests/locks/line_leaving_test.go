@@ -34,7 +34,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	rule := b.Proxy.On(asksIn(contract.Push), testredis.HoldRequest)
 	late.givesUpAsking(rule)
 	testredis.Await(b, "the wait has ended in Redis", locktest.Soon, func() bool {
-		return b.Rdb.HExists(context.Background(), b.LineKey(), "over").Val()
+		return len(b.Tombstones()) > 0
 	})
 	before := b.ScriptRuns()
 	rule.Release()
@@ -293,7 +293,7 @@ func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 		b,
 		"the field of the last caller has ended",
 		locktest.Soon,
-		func() bool { return ended(b.Bench, held.Load().(string)) },
+		func() bool { return slices.Contains(b.Tombstones(), held.Load().(string)) },
 	)
 	first.unlocks()
 	third.gets().unlocks()

@@ -8,7 +8,6 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,20 +56,10 @@ func pttl(b *locktest.Bench) time.Duration {
 	return d
 }
 
-// ended reports whether field can no longer acquire the lock.
-func ended(b *locktest.Bench, field string) bool {
-	b.Helper()
-	over, err := b.Rdb.HGet(context.Background(), b.LineKey(), "over").Result()
-	if !errors.Is(err, redis.Nil) {
-		b.Must(err)
-	}
-	return slices.Contains(strings.Fields(over), field)
-}
-
 // emptyLine waits until no client has an entry; tombstones may be left.
 func emptyLine(b *locktest.Bench) {
 	b.Helper()
-	testredis.Await(b, "the line is empty", locktest.Soon, func() bool { return locktest.OnlyTombstones(b.Rdb, b.LineKey()) })
+	testredis.Await(b, "the line is empty", locktest.Soon, func() bool { return len(b.Places()) == 0 })
 }
 
 // received returns the messages of hears, a subscription to channel, that were not returned before.

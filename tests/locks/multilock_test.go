@@ -50,13 +50,13 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 		b.Must(other.NewLock(name(1)).Lock(ctx))
 		got := b.StartWaiter(owner, l)
 		testredis.Await(b, "it waits for the second one in its line", locktest.Soon, func() bool {
-			return b.Rdb.Exists(ctx, record.LineKey(name(1))).Val() == 1
+			return b.Rdb.Exists(ctx, record.LineKeys(name(1))...).Val() == 2
 		})
 		b.Tries(other.NewLock(name(0)), false) // is kept
 		triesFor(b, ctx, other.NewLock(name(2)), locktest.Soon, true)
 		b.Must(other.NewLock(name(1)).Unlock(ctx))
 		testredis.Await(b, "it waits for the third one in its line", locktest.Soon, func() bool {
-			return b.Rdb.Exists(ctx, record.LineKey(name(2))).Val() == 1
+			return b.Rdb.Exists(ctx, record.LineKeys(name(2))...).Val() == 2
 		})
 		b.Tries(other.NewLock(name(1)), false)
 		b.Must(other.NewLock(name(2)).Unlock(ctx))

@@ -155,7 +155,7 @@ func TestObserverSeesThatThePollerHasFoundTheLockFree(t *testing.T) {
 				got <- lock(waits, b.LockName).Do(ctx, func(context.Context) error { return nil })
 			}()
 			testredis.Await(t, "it stands in the line", locktest.Soon, func() bool {
-				return b.Rdb.HExists(ctx, b.LineKey(), waits.ID()).Val()
+				return b.Rdb.HExists(ctx, b.WaitsKey(), waits.ID()).Val()
 			})
 			r.Take()
 			b.Must(b.Rdb.Del(ctx, b.LockName).Err())

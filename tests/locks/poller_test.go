@@ -45,7 +45,7 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 			waiters = append(waiters, got)
 		}
 		testredis.Await(t, "all stand in the line", locktest.Soon, func() bool {
-			return b.Rdb.HGet(ctx, b.LineKey(), "last").Val() == "3"
+			return len(b.Places()) == 3
 		})
 		start := time.Now()
 		b.Must(b.Rdb.Del(ctx, b.LockName).Err())
@@ -78,9 +78,9 @@ func TestPollerNoticesALostPlace(t *testing.T) {
 				go func() {
 					got <- kind.lock(waits, b.LockName).Do(ctx, func(context.Context) error { return nil })
 				}()
-				stands := func() bool { return b.Rdb.HExists(ctx, b.LineKey(), waits.ID()).Val() }
+				stands := func() bool { return b.Rdb.HExists(ctx, b.WaitsKey(), waits.ID()).Val() }
 				testredis.Await(t, "it stands in the line", locktest.Soon, stands)
-				b.Must(b.Rdb.Del(ctx, b.LineKey()).Err())
+				b.Must(b.Rdb.Del(ctx, b.LineKeys()...).Err())
 				testredis.Await(t, "it stands in the line again", locktest.Soon, stands)
 				b.Must(held.Unlock(ctx))
 				b.Must(locktest.Await(b, "the waiter has the lock", got))

@@ -7,6 +7,7 @@ package locks
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,8 +24,8 @@ import (
 // A lineBench has a real server, and clients whose attempts for the write lock it counts.
 type lineBench struct {
 	*locktest.Bench
-	line, releases string // the key of the line, and the channel of the lock
-	asked          atomic.Int64
+	releases string // the channel of the lock
+	asked    atomic.Int64
 }
 
 func newRWLineBench(t *testing.T) *lineBench {
@@ -33,7 +34,7 @@ func newRWLineBench(t *testing.T) *lineBench {
 	for _, script := range locktest.AllScripts() {
 		b.Must(b.Rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
 	}
-	return &lineBench{Bench: b, line: record.WritersLineKey(b.LockName), releases: record.PrefixName("redisson_rwlock", b.LockName)}
+	return &lineBench{Bench: b, releases: record.PrefixName("redisson_rwlock", b.LockName)}
 }
 
 func (b *lineBench) rw(opts ...LockOption) *RWLock {
@@ -58,13 +59,7 @@ func (b *lineBench) waits(ctx context.Context, l *WriteLock) <-chan error {
 func (b *lineBench) awaitPlace(l *WriteLock) {
 	b.Helper()
 	testredis.Await(b, "the writer stands in the line", locktest.Soon, func() bool {
-		line := b.Rdb.HGetAll(context.Background(), b.line).Val()
-		for number, client := range line {
-			if client == locktest.ClientOf(l).ID() {
-				return strings.HasPrefix(line[client], number+" ")
-			}
-		}
-		return false
+		return slices.Contains(b.ClientsInLine(), locktest.ClientOf(l).ID())
 	})
 }
 
