@@ -129,7 +129,7 @@ func (v recordView) free(ctx context.Context) (bool, error) {
 type facts struct {
 	traits   contract.Traits
 	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
-	line     string // the key of the wait queue, which also has the tombstones; "" if the lock has none
+	line     string // the key that has the tombstones; "" if the lock has none
 }
 
 func (f *facts) Traits() *contract.Traits { return &f.traits }

@@ -100,6 +100,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 				MaxHoldCount: record.MostHoldCount,
 				TooMany:      errTooDeep,
 			},
+			line: keys[3],
 		},
 	}
 	w := &writeLock{
@@ -173,7 +174,7 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does no
 func (l *readLock) Acquire(a contract.Attempt) call {
 	return call{
 		Script: readAcquire,
-		Keys:   l.keys[:3],
+		Keys:   l.keys[:4],
 		Args:   upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases}, []any{a.HoldCount, a.Counterpart}, 1, ""),
 	}
 }
@@ -202,7 +203,7 @@ func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *readLock) Rename(r contract.Rename) call {
-	return call{Script: readRename, Keys: l.keys[:1], Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
+	return call{Script: readRename, Keys: []string{l.keys[0], l.keys[3]}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
 }
 
 func (l *readLock) Inspect(field string) call {

@@ -121,8 +121,8 @@ func (b *both) javaTries(kind, name string, thread int, want bool) {
 	})
 }
 
-// nothingIsLeft waits until nothing of name is in Redis except its fencing counter, and the tombstone of a
-// reader, which lasts for a minute.
+// nothingIsLeft waits until nothing of name is in Redis except its fencing counter, and tombstones, which
+// last for a minute.
 func (b *both) nothingIsLeft(name string) {
 	b.Helper()
 	testredis.Await(b, "nothing of "+name+" is left", soon, func() bool {
@@ -130,9 +130,10 @@ func (b *both) nothingIsLeft(name string) {
 	})
 }
 
-// isTombstone reports whether key is the tombstone of a reader that has left the record.
+// isTombstone reports whether key has fields that have ended, and no process that waits.
 func (b *both) isTombstone(key string) bool {
-	return strings.HasSuffix(key, ":rwlock_timeout:0") && b.rdb.Get(context.Background(), key).Val() == "0"
+	isClient := func(field string) bool { return len(field) == 36 }
+	return strings.HasSuffix(key, ":waits") && !slices.ContainsFunc(b.rdb.HKeys(context.Background(), key).Val(), isClient)
 }
 
 // awaitSubscriber waits until a client is subscribed to the release of name.

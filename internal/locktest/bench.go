@@ -26,7 +26,6 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/inside"
-	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -413,17 +412,9 @@ func (b *Bench) Forget() {
 	}
 }
 
-// OnlyTombstones reports whether key is a line without entries, which expires, or the tombstone of a reader that has
-// left: they keep fields for a while that must no longer acquire the lock, because a request with them may still run.
+// OnlyTombstones reports whether key has the places of a line without entries, and expires: it keeps fields for a while
+// that must no longer acquire the lock, because a request with them may still run.
 func OnlyTombstones(rdb redis.UniversalClient, key string) bool {
-	if strings.HasSuffix(key, ":rwlock_timeout:0") {
-		value, err := rdb.Get(context.Background(), key).Result()
-		if redis.HasErrorPrefix(err, "MOVED") { // a replica: its master is looked at, too
-			return true
-		}
-		left := rdb.PTTL(context.Background(), key).Val()
-		return value == "0" && left > 0 && left <= late.Life
-	}
 	if !strings.HasPrefix(key, "relock_line:") || !strings.HasSuffix(key, ":waits") {
 		return false
 	}

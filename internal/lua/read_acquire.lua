@@ -3,6 +3,7 @@
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
 -- KEYS[3]  the order of the line of the writers: a zset. Who may not release the lock because of it must not acquire it.
+-- KEYS[4]  the waits of that line: a hash.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a lease.
@@ -16,11 +17,14 @@
 -- A hash that no lock writes is refused and never joined: see record.lua.
 
 --[[common case]]
--- The lock is free, there are no waiters, and this request is not late: see is_buried_reader. After an error the code
--- below runs, and reports it.
-local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
-if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
-    local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
+-- The lock is free, there are no waiters, and any tombstones are those of others. After an error the code below runs, and
+-- reports it.
+local there = (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 and redis.pcall('hexists', KEYS[4], ARGV[1]) == 0 then
+    there = 0
+end
+if there == 0 then
+    local set = redis.pcall('set', ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
             return 0
@@ -46,7 +50,7 @@ local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
-    elseif is_buried_reader(prefix, field) then -- this request runs late
+    elseif is_buried(KEYS[4], field) then -- this request runs late
         return {0, redis.call('pttl', lock), 0}
     end
     if mode and check_record(lock) == 1 then

@@ -30,7 +30,7 @@ local had, received -- whether the common case has ended the hold, and what Redi
 -- connection hears of the release.
 --[[preludes]]
 if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
-    redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
         type(redis.pcall('del', KEYS[1], ARGV[2] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
@@ -53,17 +53,17 @@ local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
 if late and left == 0 then
-    bury_reader(prefix, field)
+    pcall(bury, KEYS[4], field) -- an error there must not stop a release
 end
 if hold_count == 0 then
-    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
+    drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then
         check_record(lock)
     end
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(prefix, field, left + 1, hold_count)
+    drop_leases(KEYS[4], prefix, field, left + 1, hold_count)
     note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
@@ -81,7 +81,7 @@ if mode ~= 'write' and not changes_nothing() then
     -- This comes before the first write, because it fails while the slot of the lock moves.
     living, longest = evict_dead_readers(lock, prefix, field)
 end
-drop_leases(prefix, field, 1, hold_count)
+drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)

@@ -1,7 +1,8 @@
 -- Renames a hold of the read lock of a read/write lock, or splits it: see lock_rename.lua. Several readers of a process
 -- may share a field. If one of them is detached, its field stands beside the shared one, which the others keep.
 --
--- KEYS[1]  the lock: a hash, see readers.lua. It is the only key, so that a hold can be renamed while its slot moves.
+-- KEYS[1]  the lock: a hash, see readers.lua.
+-- KEYS[2]  the waits of the line of the writers: a hash.
 -- ARGV[1]  from: the field that has the lock.
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
@@ -15,12 +16,12 @@
 --          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all; or that to has left,
--- and has a tombstone (see readers.lua). If the hold is put back before the Attach that has given up has run, from has
+-- and has a tombstone. If the hold is put back before the Attach that has given up has run, from has
 -- a tombstone, too.
 -- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
 -- is refused: see record.lua.
 
-local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
+local lock, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends, splits, prefix, late = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 
 local now = now_ms()
@@ -53,8 +54,8 @@ end
 if living(to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
-        drop_leases(prefix, from, 1, 1)
-        bury_reader(prefix, from)
+        drop_leases(waits, prefix, from, 1, 1)
+        pcall(bury, waits, from)
     end
     if ends > 0 then
         set_lease_of(to)
@@ -64,13 +65,13 @@ if living(to) > 0 then
     return {1, lease, now}
 end
 -- A detached field that is put back (neither splits nor ends) has a tombstone, too.
-local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
+local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
 local hold_count = over and 0 or living(from)
 if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
-    bury_reader(prefix, from)
+    pcall(bury, waits, from)
 end
 if hold_count == 0 then
     return {-1, 0, now}
@@ -83,7 +84,7 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, 1, hold_count)
+    drop_leases(waits, prefix, from, 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}

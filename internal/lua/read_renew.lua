@@ -31,7 +31,7 @@ if not exact then
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(prefix, field, 2, hold_count) -- Java would count a longer one
+drop_leases(nil, prefix, field, 2, hold_count) -- Java would count a longer one
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
     local _, longest = evict_dead_readers(lock, prefix)

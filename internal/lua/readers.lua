@@ -17,9 +17,8 @@
 -- was written before the clock of Redis was set back. It does not count, because its writer, if it is alive, writes
 -- another one within a second.
 --
--- A reader has a tombstone for a minute after it has left the record, if a request that names its field may still run:
--- the key with the number 0, which is no lease. A late attempt finds it, and acquires nothing. A detached reader always
--- leaves one: a split of a record that is shared (see read_rename.lua) does not remove the field that it comes from,
+-- A reader leaves a tombstone in the waits of the writers' line if a request that names its field may still run: see
+-- tombstones.lua. A detached reader always leaves one: a split of a record that is shared (see read_rename.lua) does not remove the field that it comes from,
 -- so it could otherwise run again, late, and bring the detached reader back.
 --
 -- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
@@ -35,9 +34,7 @@
 -- Defines  forget_writer(writers, field)             deletes the heartbeat of a writer that was granted the lock;
 --          field may be that of a plain lock.
 -- Defines  forget_writers(writers)                   deletes the heartbeats of all writers; other data at the key stays.
--- Defines  bury_reader(prefix, reader)               leaves a tombstone of a reader.
--- Defines  is_buried_reader(prefix, reader)          whether a reader has a tombstone.
--- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
+-- Defines  drop_leases(waits, prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
 --          buried if the first one is among them.
 -- Defines  is_dead(lock, prefix, reader)             whether a reader without leases is dead.
 -- Defines  has_reader(lock, prefix, except, least)   whether one of many readers, other than except, has a lease of at
@@ -103,21 +100,10 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
--- The first write needs no memory, and after it Redis accepts the second one even if memory is short.
-local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
-    redis.pcall('pexpire', key, life)
-    redis.pcall('set', key, '0', 'PX', life)
-end
-
-local function is_buried_reader(prefix, reader)
-    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
-end
-
 -- The owner of a detached reader is 0: see internal/engine/field.go.
-local function drop_leases(prefix, reader, from, to)
+local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        bury_reader(prefix, reader)
+        pcall(bury, waits, reader) -- an error there must not stop a release
     end
     -- At most most_hold_count.
     for n = from, math.min(to, most_hold_count) do

@@ -64,7 +64,7 @@ for _, field in ipairs(freed) do
         local own = math.min(leases_of(field, hold_count), hold_count)
         local others = math.min(hold_count - own, room)
         room = room - others
-        drop_leases(prefix, field, 1, own + others)
+        drop_leases(KEYS[4], prefix, field, 1, own + others)
     end
 end
 if leaves_readers then

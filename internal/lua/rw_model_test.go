@@ -20,7 +20,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -117,11 +116,6 @@ func (m *rwModel) setLease(reader string, n int, ends int64) {
 	m.leases[reader][n] = ends
 }
 
-// bury gives a reader a tombstone, which is stored like a lease.
-func (m *rwModel) bury(reader string) { m.setLease(reader, 0, m.now+late.Life.Milliseconds()) }
-
-func (m *rwModel) isBuried(reader string) bool { return m.leases[reader][0] > m.now }
-
 func (m *rwModel) dropLeases(reader string, from, to int) {
 	for n := from; n <= to; n++ {
 		delete(m.leases[reader], n)
@@ -156,7 +150,7 @@ func (m *rwModel) readAcquire(field string, lease int64, count int, writer strin
 		switch {
 		case count != 1:
 			return send.Reply{-1, 0, 0}
-		case m.isBuried(field):
+		case m.over[field]:
 			m.seen["a late reader"]++
 			return send.Reply{0, m.ttl(), 0}
 		}
@@ -191,7 +185,7 @@ func (m *rwModel) readAcquire(field string, lease int64, count int, writer strin
 func (m *rwModel) readRelease(field string, left int, late bool) send.Reply {
 	held := m.holds[field]
 	if late && left == 0 {
-		m.bury(field)
+		m.over[field] = true
 	}
 	switch {
 	case held == 0:

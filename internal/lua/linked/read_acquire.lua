@@ -1,7 +1,10 @@
 
-local first_lease = ARGV[3] .. ARGV[1] .. ':rwlock_timeout:'
-if (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], first_lease .. '0') == 0 then
-    local set = redis.pcall('set', first_lease .. '1', '1', 'PX', ARGV[2])
+local there = (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 and redis.pcall('hexists', KEYS[4], ARGV[1]) == 0 then
+    there = 0
+end
+if there == 0 then
+    local set = redis.pcall('set', ARGV[3] .. ARGV[1] .. ':rwlock_timeout:1', '1', 'PX', ARGV[2])
     if not set.err and redis.pcall('hset', KEYS[1], 'mode', 'read', ARGV[1], '1') == 2 then
         if redis.pcall('pexpire', KEYS[1], ARGV[2]) == 1 then
             return 0
@@ -117,6 +120,10 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
+end
 local farthest_beat = 6000
 
 local forever = 100 * 365 * 24 * 3600 * 1000
@@ -148,10 +155,6 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
-local function is_buried_reader(prefix, reader)
-    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
-end
-
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
@@ -168,7 +171,7 @@ local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has
 if free or joins then
     if hold_count ~= '1' then
         return {-1, 0, 0}
-    elseif is_buried_reader(prefix, field) then -- this request runs late
+    elseif is_buried(KEYS[4], field) then -- this request runs late
         return {0, redis.call('pttl', lock), 0}
     end
     if mode and check_record(lock) == 1 then
@@ -206,4 +209,4 @@ else
 end
 return {1, 0, 0}
 
-end, {'hash', 'zset', 'zset'})
+end, {'hash', 'zset', 'zset', 'hash'})

@@ -4,7 +4,7 @@ local had, received -- whether the common case has ended the hold, and what Redi
 local in_both_ways = 'publish+spublish'
 
 if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
-    redis.pcall('exists', KEYS[3]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
+    redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
     had = record[1] == 'read' and record[2] == '1' and
         type(redis.pcall('del', KEYS[1], ARGV[2] .. ARGV[1] .. ':rwlock_timeout:1')) == 'number'
@@ -98,6 +98,14 @@ end
 local function undo(lock, ...)
     if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
         redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
     end
 end
 
@@ -255,6 +263,27 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
+        end
+    end
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
+end
+
 local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
@@ -493,15 +522,9 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
-local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
-    redis.pcall('pexpire', key, life)
-    redis.pcall('set', key, '0', 'PX', life)
-end
-
-local function drop_leases(prefix, reader, from, to)
+local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        bury_reader(prefix, reader)
+        pcall(bury, waits, reader) -- an error there must not stop a release
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -595,17 +618,17 @@ local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
 if late and left == 0 then
-    bury_reader(prefix, field)
+    pcall(bury, KEYS[4], field) -- an error there must not stop a release
 end
 if hold_count == 0 then
-    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
+    drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then
         check_record(lock)
     end
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(prefix, field, left + 1, hold_count)
+    drop_leases(KEYS[4], prefix, field, left + 1, hold_count)
     note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
@@ -620,7 +643,7 @@ local living, longest
 if mode ~= 'write' and not changes_nothing() then
     living, longest = evict_dead_readers(lock, prefix, field)
 end
-drop_leases(prefix, field, 1, hold_count)
+drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)

@@ -70,6 +70,20 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -98,6 +112,31 @@ local function now_ms()
 end
 
 local function ms(t) return string.format('%.0f', t) end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
+        end
+    end
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
+end
+
+local function is_buried(waits, field)
+    local till = redis.call('hget', waits, field)
+    return till and (tonumber(till) or 0) > now_ms()
+end
 local function is_write(field) return field:sub(-6) == ':write' end
 
 local most_leases = 50000 -- leases that one script reads
@@ -134,19 +173,9 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
-local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
-    redis.pcall('pexpire', key, life)
-    redis.pcall('set', key, '0', 'PX', life)
-end
-
-local function is_buried_reader(prefix, reader)
-    return redis.call('exists', lease_key(prefix, reader, 0)) == 1
-end
-
-local function drop_leases(prefix, reader, from, to)
+local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        bury_reader(prefix, reader)
+        pcall(bury, waits, reader) -- an error there must not stop a release
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -199,7 +228,7 @@ end
 local function past_end(ends, now) return ends > 0 and now >= ends end
 return answer(function()
 
-local lock, from, to = KEYS[1], ARGV[1], ARGV[2]
+local lock, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends, splits, prefix, late = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 
 local now = now_ms()
@@ -231,8 +260,8 @@ end
 if living(to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
-        drop_leases(prefix, from, 1, 1)
-        bury_reader(prefix, from)
+        drop_leases(waits, prefix, from, 1, 1)
+        pcall(bury, waits, from)
     end
     if ends > 0 then
         set_lease_of(to)
@@ -241,13 +270,13 @@ if living(to) > 0 then
     end
     return {1, lease, now}
 end
-local over = past_end(ends, now) or (splits or ends > 0) and is_buried_reader(prefix, to)
+local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
 local hold_count = over and 0 or living(from)
 if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
-    bury_reader(prefix, from)
+    pcall(bury, waits, from)
 end
 if hold_count == 0 then
     return {-1, 0, now}
@@ -260,9 +289,9 @@ end
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)
-    drop_leases(prefix, from, 1, hold_count)
+    drop_leases(waits, prefix, from, 1, hold_count)
 end
 set_lease_of(to)
 return {1, lease, now}
 
-end, {'hash'})
+end, {'hash', 'hash'})

@@ -70,6 +70,20 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
+local function undo(lock, ...)
+    if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
+        redis.call('del', lock)
+    end
+end
+
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -92,7 +106,33 @@ local function answer(script, types)
     return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
 local function ms(t) return string.format('%.0f', t) end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
+        end
+    end
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
+end
+
 local function is_write(field) return field:sub(-6) == ':write' end
 
 local most_leases = 50000 -- leases that one script reads
@@ -129,15 +169,9 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
-local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
-    redis.pcall('pexpire', key, life)
-    redis.pcall('set', key, '0', 'PX', life)
-end
-
-local function drop_leases(prefix, reader, from, to)
+local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        bury_reader(prefix, reader)
+        pcall(bury, waits, reader) -- an error there must not stop a release
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -204,7 +238,7 @@ if not exact then
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(prefix, field, 2, hold_count) -- Java would count a longer one
+drop_leases(nil, prefix, field, 2, hold_count) -- Java would count a longer one
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
     local _, longest = evict_dead_readers(lock, prefix)

@@ -85,6 +85,14 @@ local function undo(lock, ...)
     end
 end
 
+local function begin_lease(lock, lease, ...)
+    local answer = redis.pcall('pexpire', lock, lease)
+    if type(answer) == 'table' then
+        undo(lock, ...)
+        error(answer, 0)
+    end
+end
+
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
@@ -235,6 +243,27 @@ local function tell_granted(waiter, lease, token, channel, how)
     end
     return heard > 0
 end
+local tombstone_life = 60000 -- in ms: longer than a request may be on its way
+
+local function bury(waits, field)
+    redis.pcall('hdel', waits, '')
+    local now, old = now_ms(), {}
+    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+    for i = 1, #some, 2 do
+        if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
+            old[#old + 1] = some[i]
+        end
+    end
+    if #old > 0 then
+        redis.call('hdel', waits, unpack(old))
+    end
+    local left = redis.call('pttl', waits)
+    redis.pcall('hset', waits, field, ms(now + tombstone_life))
+    if left < tombstone_life then
+        begin_lease(waits, tombstone_life, field)
+    end
+end
+
 local function with_clients(reply, fields)
     local seen = {}
     for _, field in ipairs(fields) do
@@ -528,15 +557,9 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
-local function bury_reader(prefix, reader)
-    local key, life = lease_key(prefix, reader, 0), '60000' -- as late.Life
-    redis.pcall('pexpire', key, life)
-    redis.pcall('set', key, '0', 'PX', life)
-end
-
-local function drop_leases(prefix, reader, from, to)
+local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        bury_reader(prefix, reader)
+        pcall(bury, waits, reader) -- an error there must not stop a release
     end
     for n = from, math.min(to, most_hold_count) do
         redis.call('del', lease_key(prefix, reader, n))
@@ -654,7 +677,7 @@ for _, field in ipairs(freed) do
         local own = math.min(leases_of(field, hold_count), hold_count)
         local others = math.min(hold_count - own, room)
         room = room - others
-        drop_leases(prefix, field, 1, own + others)
+        drop_leases(KEYS[4], prefix, field, 1, own + others)
     end
 end
 if leaves_readers then

@@ -7,17 +7,17 @@ var Scripts = []Mistake{
 	{
 		Name:    "skippedPlace",
 		Omits:   "A grant goes to the first place of the line.",
-		Changes: []Change{{"local number = line.first - 1", "local number = math.min(line.first, line.last - 1)"}},
+		Changes: []Change{{"'limit', 0, size)", "'limit', math.min(1, line.size - 1), size)"}},
 	},
 	{
 		Name:    "noTombstone",
 		Omits:   "A field with a tombstone never acquires the lock again.",
-		Changes: []Change{{"behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"}},
+		Changes: []Change{{"return till and (tonumber(till) or 0) > now_ms()", "return false"}},
 	},
 	{
 		Name:    "tombstoneUnseen",
 		Omits:   "The short cuts of a lock look for a tombstone of their field.",
-		Changes: []Change{{"and over:find(field, 1, true)", "and false"}},
+		Changes: []Change{{"== 0 and redis.pcall('hexists', KEYS[3], ARGV[1]) == 0 then", "== 0 then"}},
 	},
 	{
 		Name:    "toAndFro",
@@ -47,7 +47,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "toTheEnd",
 		Omits:   "A client that asks again keeps its place.",
-		Changes: []Change{{"if before then\n        p.number", "if false then\n        p.number"}},
+		Changes: []Change{{"{'zadd', line.order, 'nx',", "{'zadd', line.order,"}},
 	},
 	{
 		Name:    "deadTakenForJava",
@@ -67,7 +67,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "windowOfTheFuture",
 		Omits:   "A hand-off window that began in the future has ended.",
-		Changes: []Change{{" or line.shared > now", ""}},
+		Changes: []Change{{" or shared > now", ""}},
 	},
 	{
 		Name:    "queueWithoutALease",
@@ -102,7 +102,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "barge",
 		Omits:   "A request that finds the lock free lets the line go first.",
-		Changes: []Change{{"line.exists and delivery ~= 'barge' then", "line.exists and false then"}},
+		Changes: []Change{{"line.size > 0 and delivery ~= 'barge' then", "line.size > 0 and false then"}},
 	},
 	{
 		Name:    "newsLost",
@@ -150,7 +150,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "permitBarge",
 		Omits:   "Permits that are available go to the line before the caller.",
-		Changes: []Change{{"local to = not ahead and pass_permits(", "local to = not wants and pass_permits("}},
+		Changes: []Change{{"local to = not ahead and line.size", "local to = not wants and line.size"}},
 	},
 	{
 		Name:  "permitReleasedTwice",
@@ -164,7 +164,7 @@ var Scripts = []Mistake{
 		Name:  "handsOn",
 		Omits: "Nothing is granted of permits that are not available.",
 		Changes: []Change{
-			{"and count_free(free) > 0 and pass_on(", "and pass_on("},
+			{"return count_free(free) > 0 and pass_on(", "return pass_on("},
 			{"if room.available >= n then", "if true then"},
 		},
 	},
@@ -178,15 +178,15 @@ var Scripts = []Mistake{
 		Omits: "A release of a permit that is not there any more still passes on what is available.",
 		Changes: []Change{
 			{
-				"if count_free(free) <= 0 then\n            line.stays",
-				"if not ends then\n            line.stays",
+				"if count_free(free) <= 0 then\n            return",
+				"if not ends then\n            return",
 			},
 		},
 	},
 	{
 		Name:    "permitNoTombstone",
 		Omits:   "A field with a tombstone takes no permit.",
-		Changes: []Change{{"wants = wants and not has_tombstone(line, id)", ""}},
+		Changes: []Change{{"wants = wants and not is_buried(line.waits, id)", ""}},
 	},
 	{
 		Name:  "notIdempotent",
@@ -254,7 +254,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "tryAhead",
 		Omits:   "A caller ahead of the line takes nothing from a waiter for several permits that is next.",
-		Changes: []Change{{"line.exists and wants_several(line, total, channel, how))", "false)"}},
+		Changes: []Change{{"line.size > 0 and wants_several(line, total, channel, how))", "false)"}},
 	},
 	{
 		Name:    "keepsTicket",
@@ -279,7 +279,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "commonWish",
 		Omits:   "In its common case a fair lock finds no tombstone.",
-		Changes: []Change{{"redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0", "redis.pcall('exists', KEYS[1], KEYS[2]) == 0"}},
+		Changes: []Change{{"redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) == 0", "redis.pcall('exists', KEYS[1], KEYS[2]) == 0"}},
 	},
 	{
 		Name:    "commonDowngrade",
