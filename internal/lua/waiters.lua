@@ -98,7 +98,7 @@ end
 -- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
 local function line_waiters(order, waits, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients = redis.call('zrange', order, 0, longest_line - 1)
+    local clients = redis.call('zrangebyscore', order, '-inf', '+inf', 'limit', 0, longest_line)
     local places, n = first_places(waits, clients)
     local in_line, channels, waiters = {}, {}, {}
     -- At most longest_line.

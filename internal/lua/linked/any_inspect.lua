@@ -241,7 +241,7 @@ end
 
 local function line_waiters(order, waits, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
-    local clients = redis.call('zrange', order, 0, longest_line - 1)
+    local clients = redis.call('zrangebyscore', order, '-inf', '+inf', 'limit', 0, longest_line)
     local places, n = first_places(waits, clients)
     local in_line, channels, waiters = {}, {}, {}
     for _, client in ipairs(clients) do

@@ -89,7 +89,7 @@ if ends and (deleted == 1 or redis.pcall('exists', order) == 0) then
     end
 elseif ends and how ~= in_both_ways then
     local client = field:sub(1, 36)
-    local to = redis.pcall('zrange', order, 0, 0)[1]
+    local to = redis.pcall('zrangebyscore', order, '-inf', '+inf', 'limit', 0, 1)[1]
     local head = to and redis.pcall('hmget', waits, to, 'shared', client) or {}
     local shared, own = tonumber(head[2] or ''), head[3]
     own = own and (own .. ' '):find(' ' .. field .. ' ', 1, true) -- a place of this field
