@@ -288,12 +288,13 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 func TestScriptsCallNoOtherCommands(t *testing.T) {
 	t.Parallel()
 	ofUse := []string{"+publish", "+spublish", "+pubsub", "+info", "+type"}
-	ofLock := "+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set"
+	ofLock := "+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set " +
+		"+zadd +zcard +zrangebyscore +zrank +zrem +zrevrange +zscore"
 	ofType := map[string]string{ // and of scripts whose names begin like this
 		"lock": ofLock, "force": ofLock, "renew": ofLock, "free": ofLock,
-		"fair": ofLock + " +rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zmscore +zrangebyscore",
+		"fair": ofLock + " +rpush +llen +lindex +lpos +lrange +lrem +zmscore",
 		"semaphore": "+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
-			"+hdel +hexists +hget +hlen +hmget +hrandfield +hset",
+			"+hdel +hexists +hget +hmget +hrandfield +hset +zrank",
 	}
 	for name, script := range record.Scripts {
 		kind, _, _ := strings.Cut(name, "_")
@@ -350,7 +351,7 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":      "~lock:orders:* ~relock_*:{lock:orders:* +exists +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
+		"lock":      "~lock:orders:* ~relock_*:{lock:orders:* +exists +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield +zrank",
 		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +set +hdel",
