@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help build check test bare oldest newest race valkey storm simulate explore mistakes mutations kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples lua \
+.PHONY: help build check test bare oldest newest race valkey storm simulate explore mistakes mutations kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles files filetable
 
 # The versions of all tools.
@@ -190,9 +190,6 @@ filetable:
 tidy-check:
 	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy -diff)
 	.ci/tidy -diff
-
-lua: ## internal/lua/linked anew: the scripts as they are sent, after a change of internal/lua/
-	go run ./internal/lua/relink
 
 api: ## whether the exported API can still be used as api/*.txt has it
 	.ci/api check

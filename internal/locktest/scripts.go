@@ -5,19 +5,15 @@ package locktest
 import (
 	"context"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/lua/link"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -27,9 +23,6 @@ import (
 
 // AllScripts returns all scripts that a lock may send.
 func AllScripts() []*send.Script { return slices.Collect(maps.Values(record.Scripts)) }
-
-// Library has the files of internal/lua/.
-var Library = sync.OnceValue(func() *link.Library { return link.Relock(os.DirFS(filepath.Join(repository(), "internal/lua"))) })
 
 // Ahead is a token counter that the clock has not reached.
 const Ahead = 9_000_000_000_000_000

@@ -7,8 +7,6 @@
 --          connections that received it are subscribed to this channel. A program that is subscribed to a pattern, to
 --          show all messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
 --
--- Defines  in_both_ways                             how of a client that does not know which command its servers need.
---
 -- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
 -- know spublish: there the message goes to all nodes. announce never fails. The user may lack the permission to
 -- publish, but the change has already been made, and waiters poll.
@@ -16,8 +14,6 @@
 -- A message that is published in both ways reaches the clients that listen in either way. A client that does not know
 -- its way listens in both, and hears it twice; so the numbers of the two are not added, and the larger one counts. If
 -- nobody is found in one way, and the other one is refused, it is not known whether anybody listens.
-
-local in_both_ways = 'publish+spublish'
 
 local function announce(how, channel, message, answer)
     if how == in_both_ways then

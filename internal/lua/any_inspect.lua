@@ -29,6 +29,8 @@
 -- If the user may not read a key, the answer is an error that names the key or the command. Data that no lock writes
 -- is refused: see record.lua.
 
+--[[with forms record announce clock semaphore clients standing line tombstones readers waiters]]
+return answer(function()
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local wishes = KEYS[12]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -145,3 +147,4 @@ else
     n = n + more
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
+end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash', 'hash'})

@@ -71,7 +71,7 @@ func TestStoriesNameAllArguments(t *testing.T) {
 	t.Parallel()
 	for name, call := range storyCalls {
 		for i, kind := range []string{"KEYS", "ARGV"} {
-			header := regexp.MustCompile(`(?m)^-- `+kind+`(\[\d+\]|    ) `).FindAllString(library().Text(name), -1)
+			header := regexp.MustCompile(`(?m)^-- `+kind+`(\[\d+\]|    ) `).FindAllString(Text(name), -1)
 			assert.Len(t, strings.Fields(strings.Replace(call[i], "|", "", 1)), len(header), "%s of %s", kind, name)
 		}
 	}

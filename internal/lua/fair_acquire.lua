@@ -35,7 +35,7 @@ local token
 if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) == 0 then
     token = 0
     if KEYS[7] then -- drawn first: if the counter is not a number, the lock must not be acquired
-        --[[preludes]]
+        --[[with counter]]
         token = take_token(KEYS[7])
     end
     if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
@@ -49,6 +49,8 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) 
 end
 --[[end]]
 
+--[[with forms record announce clock counter token clients grant standing tombstones queue]]
+return answer(function()
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
     tokens = KEYS[7],
@@ -179,3 +181,4 @@ elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
 return {1, token, 0}
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

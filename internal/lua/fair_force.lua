@@ -18,6 +18,8 @@
 -- Once: another owner may have acquired the lock before the script runs again.
 -- The script refuses a hash that no lock writes before it writes anything: see record.lua.
 
+--[[with forms record announce clock counter token clients evicted grant queue seen]]
+return answer(function()
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
     tokens = KEYS[7],
@@ -36,3 +38,4 @@ local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
 pass_to_first(q)
 return with_clients({freed, 0, 0}, fields)
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

@@ -35,6 +35,8 @@ if not ARGV[6] and redis.pcall('exists', KEYS[2]) == 0 then
 end
 --[[end]]
 
+--[[with forms record announce clock counter token clients grant tombstones queue]]
+return answer(function()
 local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
 local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
 local q = {
@@ -84,3 +86,4 @@ elseif not has_left then
     error(problem, 0)
 end
 return {held and 1 or -1, 0, passed and 1 or 0}
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})

@@ -21,6 +21,8 @@
 -- A field that was renamed leaves the queue. A hash that no lock writes is refused, see record.lua, unless a request
 -- with from may still run: then it stays as it is, and from has a tombstone.
 
+--[[with forms record announce clock counter token clients grant tombstones queue renaming]]
+return answer(function()
 local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local now = now_ms()
 local q = {
@@ -58,3 +60,4 @@ if late then
     pcall(bury, q.waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash'})

@@ -13,6 +13,8 @@
 -- Once: another owner may have acquired the lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
+--[[with forms record announce clock counter token clients evicted grant standing tombstones line passing seen]]
+return answer(function()
 local lock, tokens = KEYS[1], KEYS[4]
 local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 
@@ -31,3 +33,4 @@ if not pass_on(lock, line, tokens, channel, how, nil) then
     announce(how, channel, '0')
 end
 return released
+end, {'hash', 'zset', 'hash', 'string'})

@@ -11,6 +11,8 @@
 --
 -- Repeatable: it only reads.
 
+--[[with record]]
+return answer(function()
 local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely
 
@@ -43,3 +45,4 @@ for n = 1, locks do
     end
 end
 return table.concat(found, ' ')
+end, {'hash'})

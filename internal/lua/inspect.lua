@@ -8,6 +8,8 @@
 -- Repeatable: it only reads.
 -- A hash that no lock writes is refused: see record.lua.
 
+--[[with record]]
+return answer(function()
 local lock = KEYS[1]
 local field = ARGV[1]
 
@@ -17,3 +19,4 @@ if holders > 0 and hold_count == 0 then
     check_record(lock)
 end
 return {holders, hold_count, redis.call('pttl', lock)}
+end, {'hash'})

@@ -27,6 +27,7 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
+--[[with forms]]
 local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3])
 local token, following
 
@@ -39,7 +40,7 @@ end
 if there == 0 then
     token = 0
     if KEYS[4] then -- drawn first: if the counter is not a number, the lock must not be acquired
-        --[[preludes]]
+        --[[with counter]]
         token, following = take_token(KEYS[4])
     end
     if token and redis.pcall('hset', KEYS[1], ARGV[1], '1') == 1 then
@@ -95,7 +96,8 @@ if hold_count == '1' and there ~= 0 then
 end
 --[[end]]
 
---[[answer]]
+--[[with record counter token]]
+return answer(function()
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- nil if nobody waits
@@ -103,7 +105,7 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or redis.call('exists', order, waits) > 0) then
-    --[[preludes]]
+    --[[with announce clock clients grant standing tombstones line passing]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then
@@ -143,3 +145,4 @@ if leave_line then
     leave_line()
 end
 return {1, token or 0, following or 0}
+end, {'hash', 'zset', 'hash', 'string'})

@@ -13,6 +13,8 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
+--[[with record standing]]
+return answer(function()
 local lock, field, lease, hold_count = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '1'
 
 local pttl = redis.call('pttl', lock)
@@ -30,3 +32,4 @@ elseif pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
 return {1, 0, 0}
+end, {'hash'})

@@ -12,6 +12,8 @@
 --
 -- Repeatable, and then answers {-1, 0, 0}: see lock_release.lua.
 
+--[[with forms record announce]]
+return answer(function()
 local lock, field, channel, how, left = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5] or '0'
 
 if left ~= '0' and redis.call('hexists', lock, field) == 1 then
@@ -22,3 +24,4 @@ elseif left ~= '0' or redis.call('hdel', lock, field) == 0 then
     return {-1, 0, 0}
 end
 return {1, announce_release(how, channel, '0'), 0}
+end, {'hash'})

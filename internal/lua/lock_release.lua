@@ -19,11 +19,11 @@
 -- field belongs to one acquire operation and to those that it was handed off to, the last of which releases it. A
 -- hold count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
 
+--[[with forms]]
 local deleted, received -- the answers of Redis
 
 --[[common case]]
 -- There is no line, and no connection hears of the release.
---[[preludes]]
 if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2], KEYS[3]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
@@ -33,6 +33,7 @@ if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2], KE
 end
 --[[end]]
 
+--[[with announce counter]]
 local lock, order, waits, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
@@ -87,7 +88,8 @@ elseif ends and how ~= in_both_ways then
 end
 --[[end]]
 
---[[answer]]
+--[[with record]]
+return answer(function()
 if left ~= '0' then
     if redis.call('hexists', lock, field) == 0 then
         check_record(lock)
@@ -101,7 +103,7 @@ deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[preludes]]
+    --[[with clock token clients grant standing tombstones line passing]]
     passed_on = leave_and_pass(lock, order, waits, field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             return had and settle(line) or nil
@@ -118,3 +120,4 @@ elseif heard == 0 and passed_on ~= 1 then
     heard = announce_release(how, channel, '0')
 end
 return {had and 1 or -1, heard, passed_on}
+end, {'hash', 'zset', 'hash', 'string'})

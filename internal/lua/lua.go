@@ -8,36 +8,75 @@
 //
 // The line of the scripts is the wait queue in Redis: see line.lua. The stories in testdata show what the scripts do.
 //
-// A script is linked with the preludes that it uses: see package link. This package contains the linked scripts, not
-// the linker, because linking takes 50 ms, which every program that imports relock would wait for when it starts. "make
-// lua" links them after a change of a Lua file, and TestLinkedScripts fails if they are older.
+// A script names the preludes that it uses: a line --[[with NAME NAME]] stands for their texts. Every run creates the
+// functions that it comes to, which takes Redis as long as to run them. So a common case and short cuts stand in front
+// of most preludes, and a block that few runs need has preludes of its own.
 package lua
 
 import (
 	"embed"
+	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 )
 
-//go:embed linked/*.lua
-var linked embed.FS
+//go:embed *.lua
+var files embed.FS
 
-// Source returns the source of the script with this name, as it is sent. It panics if there is none.
-func Source(name string) string {
-	source, err := linked.ReadFile("linked/" + name + ".lua")
+// Text returns a file as it is written. It panics if there is none.
+func Text(name string) string {
+	text, err := fs.ReadFile(files, name+".lua")
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	return string(source)
+	return string(text)
 }
 
 // Names returns the names of all scripts.
-func Names() (names []string) {
-	files, err := linked.ReadDir("linked")
+func Names() []string {
+	return slices.DeleteFunc(fileNames(), func(name string) bool { return strings.HasPrefix(Text(name), "-- Prelude ") })
+}
+
+func fileNames() []string {
+	names, err := fs.Glob(files, "*.lua")
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	for _, f := range files {
-		names = append(names, strings.TrimSuffix(f.Name(), ".lua"))
+	for i, file := range names {
+		names[i] = strings.TrimSuffix(file, ".lua")
 	}
 	return names
+}
+
+// code returns the files without comment lines, by their names: miniredis parses a script again for every run.
+var code = sync.OnceValue(func() map[string]string {
+	all := make(map[string]string)
+	for _, name := range fileNames() {
+		var code strings.Builder
+		for line := range strings.Lines(Text(name)) {
+			if text := strings.TrimLeft(line, " "); !strings.HasPrefix(text, "-- ") && text != "--\n" {
+				code.WriteString(line)
+			}
+		}
+		all[name] = code.String()
+	}
+	return all
+})
+
+// Source returns a script as it is sent: with its preludes.
+func Source(name string) string { return join(code()[name]) }
+
+func join(text string) string {
+	var parts []string
+	for found := true; found; {
+		var part, list string
+		part, text, found = strings.Cut(text, "--[[with ")
+		list, text, _ = strings.Cut(text, "]]\n")
+		parts = append(parts, part)
+		for _, prelude := range strings.Fields(list) {
+			parts = append(parts, code()[prelude])
+		}
+	}
+	return strings.Join(parts, "")
 }

@@ -16,7 +16,6 @@
 -- Defines  leave_and_pass(lock, order, waits, field, late, pass)  ends the wait and the hold of field in the line, and
 --          has pass(line) pass on the lock: that function returns the client that was granted the lock, or nil. Returns
 --          the same number as passed.
--- Defines  try(step)                                     what step returns; nil if it fails.
 -- Defines  subscription_lost(field, delivery, channel, how)  whether the client of field believes that it is
 --          subscribed to its channel, and this server does not know the subscription.
 -- For this file, and permits.lua:
@@ -150,11 +149,6 @@ local function release_to_all(line, channel, how, message, window, always)
     remove(line, gone)
     settle(line)
     return known or 1
-end
-
-local function try(step)
-    local done, result = pcall(step)
-    return done and result or nil
 end
 
 -- An error in the line must not stop a release.

@@ -1,5 +1,5 @@
--- Prelude of the scripts that grant permits of a semaphore to waiters, as grant.lua grants locks. It replaces
--- grant.lua in the scripts that use permits.lua.
+-- Prelude of the scripts of semaphores with a line, the wait queue in Redis: it grants permits to waiters, as grant.lua,
+-- which it replaces there, grants locks.
 --
 -- Defines  grant(taken, waiter, free, channel, how)  grants the permits that the waiter wants, which are available, and
 --          publishes that on its channel; returns whether the waiter received it. nil: this user cannot grant anything.

@@ -100,10 +100,6 @@ local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
--- lease, fenced, asked, and since: epoch seconds at which the waiter got its wish, or '' if an older version has stored
--- the wish. Only Inspect reads since.
-local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
-
 -- Three of four heartbeats may be late, and a waiter sends one each ttl / 4. It sends fewer where near_head places or
 -- more are in front of it, and may be late by as much: see nextPoll of internal/engine.
 local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end

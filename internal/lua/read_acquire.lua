@@ -36,6 +36,8 @@ if there == 0 then
 end
 --[[end]]
 
+--[[with record clock tombstones readers]]
+return answer(function()
 local lock, writers = KEYS[1], KEYS[2]
 local field, lease, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local hold_count, write_field = ARGV[4] or '1', (ARGV[5] or '') .. ':write'
@@ -88,3 +90,4 @@ else
     redis.call('hset', lock, field, hold_count)
 end
 return {1, 0, 0}
+end, {'hash', 'zset', 'zset', 'hash'})

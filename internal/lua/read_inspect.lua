@@ -8,6 +8,8 @@
 -- Repeatable: a second run finds no dead readers to evict.
 -- A hash that no lock writes is refused, unless it has this hold, and never emptied: see record.lua.
 
+--[[with record clock tombstones readers]]
+return answer(function()
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
 
@@ -29,3 +31,4 @@ if evicted > 0 and living == 0 and redis.call('hlen', lock) == 1 + evicted then
     redis.call('del', lock) -- the mode alone is not a record
 end
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}
+end, {'hash'})

@@ -23,12 +23,12 @@
 -- acquire operation and to those that it was handed off to. The last reader frees the lock, unless its owner holds
 -- the write lock too.
 
+--[[with forms]]
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
 --[[common case]]
 -- The only hold ends, which its owner may not have detached (a detached reader is buried); there is no line, and no
 -- connection hears of the release.
---[[preludes]]
 if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
     redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1])
@@ -41,6 +41,8 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and ARGV[1]:sub(37, 39) ~= ':0:' and
 end
 --[[end]]
 
+--[[with record announce clock tombstones readers]]
+return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
@@ -83,6 +85,7 @@ if mode ~= 'write' and not changes_nothing() then
 end
 drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
+    --[[with counter token clients grant standing line passing writer]]
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
@@ -96,3 +99,4 @@ if living then
     redis.call('pexpire', lock, ms(longest))
 end
 return {1, 0, 0}
+end, {'hash', 'zset', 'zset', 'hash', 'string'})

@@ -21,6 +21,8 @@
 -- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
 -- is refused: see record.lua.
 
+--[[with record clock tombstones readers renaming]]
+return answer(function()
 local lock, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends, splits, prefix, late = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 
@@ -88,3 +90,4 @@ if not splits then
 end
 set_lease_of(to)
 return {1, lease, now}
+end, {'hash', 'hash'})

@@ -25,6 +25,7 @@
 -- Defines  undo(lock, ...)                        deletes a record that the script has just written: its only fields.
 -- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
 --          user may not, removes these fields, and ends the script.
+-- Defines  try(step)                              what step returns; nil if it fails.
 -- Defines  answer(script, types)                     runs a script whose KEYS have these types. Three numbers, and the
 --          texts behind them, become one text, which costs less than a list.
 --
@@ -143,6 +144,11 @@ local function begin_lease(lock, lease, ...)
         undo(lock, ...)
         error(answer, 0)
     end
+end
+
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
 end
 
 local function answer(script, types)

@@ -9,6 +9,8 @@
 --
 -- Repeatable: the lease is set, and nothing is added to it.
 
+--[[with record]]
+return answer(function()
 local lock = KEYS[1]
 local field, lease, exact = ARGV[1], ARGV[2], ARGV[3] == '1'
 
@@ -19,3 +21,4 @@ if exact or redis.call('pttl', lock) < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
 return {1, 0, 0}
+end, {'hash'})

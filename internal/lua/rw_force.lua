@@ -17,6 +17,8 @@
 -- Once: other owners may have acquired this lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
+--[[with forms record announce clock counter token clients evicted grant standing tombstones line passing readers writer seen]]
+return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], seen_from(5)
 
@@ -86,3 +88,4 @@ elseif leaves_readers then
     end
 end
 return with_clients({1, 0, 0}, freed)
+end, {'hash', 'zset', 'zset', 'hash', 'string'})

@@ -15,6 +15,7 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/lua"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -170,7 +171,7 @@ func keysBeside(k locktest.ReleaseKind, c send.Call) []string {
 func typeOf(c send.Call, key string) string {
 	for name, script := range record.Scripts {
 		if script == c.Script {
-			return locktest.Library().KeyTypes(name)[slices.Index(c.Keys, key)]
+			return lua.KeyTypes(name)[slices.Index(c.Keys, key)]
 		}
 	}
 	return ""

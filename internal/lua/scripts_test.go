@@ -25,6 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/lua"
 	"github.com/relock-go/relock/internal/lua/luatest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -36,11 +37,11 @@ import (
 // Every script of internal/lua is bound.
 func TestEveryScriptIsBound(t *testing.T) {
 	t.Parallel()
-	assert.ElementsMatch(t, locktest.Library().Scripts(), slices.Collect(maps.Keys(record.Scripts)))
+	assert.ElementsMatch(t, lua.Names(), slices.Collect(maps.Keys(record.Scripts)))
 }
 
 // A program that imports relock starts at once: the initialization of its packages, and here of their tests, allocates
-// little. Linking the scripts in every program took 260,000 allocations, and 100 ms.
+// little.
 func TestImportIsCheap(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0], "-test.run=^$")
@@ -65,7 +66,7 @@ var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then an
 // runsOf reads that line of the header of a script. then is the first number of the other answer that a second run may
 // give, or "".
 func runsOf(t *testing.T, name string) (once bool, then string) {
-	all := declaresRuns.FindAllStringSubmatch(locktest.Library().Text(name), -1)
+	all := declaresRuns.FindAllStringSubmatch(lua.Text(name), -1)
 	require.Len(t, all, 1, "the header of %s says, once, whether it is Repeatable or Once", name)
 	return all[0][1] == "Once", all[0][2]
 }

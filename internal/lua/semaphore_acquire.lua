@@ -54,6 +54,8 @@ if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and 
 end
 --[[end]]
 
+--[[with forms record announce clock semaphore]]
+return answer(function()
 local free, taken, order, waits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, lease, permits, channel, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local hold_count, delivery, asked = ARGV[6] or '1', ARGV[7] or 'defer', ARGV[8]
@@ -99,7 +101,7 @@ if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', w
 end
 --[[end]]
 
---[[preludes]]
+--[[with clients standing permit tombstones line passing permits]]
 -- Whether a holder that does not use the line will announce the release of its permit on the channel alone. Of many
 -- permits it reads some.
 local function has_legacy_holder()
@@ -167,3 +169,4 @@ local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', '
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
 local place = standing(line, joined and line.mine, lost, has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four
+end, {'string', 'zset', 'zset', 'hash'})

@@ -8,6 +8,8 @@
 --
 -- Repeatable: it only reads.
 
+--[[with forms record announce clock semaphore]]
+return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local permits = tonumber(ARGV[1])
 
@@ -16,3 +18,4 @@ check_permits(taken)
 local held = redis.call('zcount', taken, '(' .. ms(now_ms()), '+inf')
 permits = available and available + redis.call('zcard', taken) or permits
 return {permits, permits - held, 0}
+end, {'string', 'zset'})

@@ -16,6 +16,8 @@
 -- Once: other owners may have acquired permits before the script runs again.
 -- The permits whose leases end first are released first.
 
+--[[with forms record announce clock semaphore clients evicted standing permit tombstones line passing permits seen]]
+return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]
 
@@ -54,3 +56,4 @@ local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, be
 return_permits(free, taken, ids, #ids)
 offer(free, taken, line, channel, how)
 return with_clients({held > 0 and 1 or 0, #ids == most_taken and 1 or 0, 0}, ids)
+end, {'string', 'zset', 'zset', 'hash'})

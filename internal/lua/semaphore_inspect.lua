@@ -9,6 +9,8 @@
 -- Repeatable: it only reads.
 -- Other data is refused; among the taken permits only if those of the hold are not all there: see semaphore.lua.
 
+--[[with forms record announce clock semaphore]]
+return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
@@ -26,3 +28,4 @@ elseif last and tonumber(last) > now then
     left = tonumber(last) - now
 end
 return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and ends > now and 1 or 0, left}
+end, {'string', 'zset'})

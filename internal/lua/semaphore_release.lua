@@ -22,12 +22,12 @@
 -- Repeatable, and then answers {-1, heard, passed}: a late or second run releases no other permit, because the id
 -- belongs to one acquire operation.
 
+--[[with forms]]
 local released, received -- whether the common case has released the permit, and what Redis said when it told so
 
 --[[common case]]
 -- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
 -- below runs, and reports it.
---[[preludes]]
 if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
@@ -46,6 +46,8 @@ if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3], KE
 end
 --[[end]]
 
+--[[with record announce clock semaphore]]
+return answer(function()
 local free, taken, order, waits = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
@@ -63,7 +65,7 @@ end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[preludes]]
+    --[[with clients standing permit tombstones line passing permits]]
     passed_on = leave_and_pass(free, order, waits, id, late, function(line)
         if count_free(free) <= 0 then
             return
@@ -77,3 +79,4 @@ if released and heard == 0 then
     heard = announce_free(free, channel, how)
 end
 return {state, heard, passed_on}
+end, {'string', 'zset', 'zset', 'hash'})

@@ -18,6 +18,8 @@
 -- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
 -- A field that was renamed leaves the line, and never takes a permit again.
 
+--[[with forms record announce clock semaphore clients standing permit tombstones line passing renaming]]
+return answer(function()
 local free, taken, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
 local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
@@ -51,3 +53,4 @@ if late then
     leave_and_pass(free, order, waits, from, late, function() end)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
+end, {'string', 'zset', 'zset', 'hash'})

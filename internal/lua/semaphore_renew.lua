@@ -11,6 +11,8 @@
 --
 -- Repeatable: the lease is set, and nothing is added to it.
 
+--[[with forms record announce clock semaphore]]
+return answer(function()
 local taken = KEYS[1]
 local ids, lease, exact = ids_of(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 
@@ -28,3 +30,4 @@ if exact or ends < now + lease then
     end
 end
 return {1, 0, 0}
+end, {'zset'})

@@ -15,6 +15,8 @@
 -- finds one does nothing: it is late, and the number may have been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
+--[[with forms record announce clock semaphore clients standing permit tombstones line passing permits]]
+return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
@@ -36,3 +38,4 @@ if request then
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}
+end, {'string', 'zset', 'zset', 'hash'})

@@ -1,6 +1,6 @@
 package lua_test
 
-// The short cuts of scripts, which the linker can leave out, do what the code behind them does. Random requests run on
+// The short cuts of scripts do what the code behind them does. Random requests run on
 // two databases of a real Redis, with the scripts as they are sent and with those without short cuts. The answers, the
 // data, the leases and the messages are the same.
 //
@@ -20,6 +20,7 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/locktest"
+	"github.com/relock-go/relock/internal/lua"
 	"github.com/relock-go/relock/internal/lua/luatest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -88,14 +89,37 @@ type twinBench struct {
 	history []string
 }
 
+// long returns a script without its common case and its short cuts. A short cut is the code between a line --[[short cut]]
+// and the next line --[[end]]. It does in common cases what the code behind it does in all cases, so a script has the
+// same effects without it. The common case is the shortest of them.
+func long(name string) string { return shortCut.ReplaceAllString(lua.Source(name), "") }
+
+var shortCut = regexp.MustCompile(`(?ms)^ *--\[\[(common case|short cut)\]\]\n.*?^ *--\[\[end\]\]\n`)
+
+// These scripts have short cuts. The others have none.
+func TestShortCutsAreMarked(t *testing.T) {
+	t.Parallel()
+	var found []string
+	for _, name := range lua.Names() {
+		require.NotContains(t, long(name), "--[[", name)
+		if lua.Source(name) != long(name) {
+			found = append(found, name)
+		}
+	}
+	assert.Equal(t, []string{
+		"fair_acquire", "fair_release", "lock_acquire", "lock_release", "read_acquire", "read_release",
+		"semaphore_acquire", "semaphore_release", "write_acquire", "write_release",
+	}, found)
+}
+
 func newTwinBench(t *testing.T) *twinBench {
 	s := testredis.Start(t)
 	b := &twinBench{T: t, heard: make(map[string]bool), taken: make(map[string]int)}
-	for i, library := range []interface{ Link(string) string }{locktest.Library(), locktest.Library().Long()} {
+	for i, source := range []func(name string) string{lua.Source, long} {
 		rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.DB = i })
 		w := &twin{&locktest.Bench{T: t, Addr: s.Addr(), Rdb: rdb, LockName: lockName}, make(map[*send.Script]*redis.Script)}
 		for name, script := range record.Scripts {
-			w.scripts[script] = luatest.New(library.Link(name))
+			w.scripts[script] = luatest.New(source(name))
 		}
 		b.twins[i] = w
 	}

@@ -231,3 +231,21 @@ func TestStories(t *testing.T) {
 		})
 	}
 }
+
+// firstDifference returns the number of the first line in which two texts differ, and both lines; 0 if they are equal.
+func firstDifference(a, b string) (line int, inA, inB string) {
+	as, bs := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
+	for i := range max(len(as), len(bs)) {
+		var x, y string
+		if i < len(as) {
+			x = as[i]
+		}
+		if i < len(bs) {
+			y = bs[i]
+		}
+		if x != y {
+			return i + 1, x, y
+		}
+	}
+	return 0, "", ""
+}

@@ -41,7 +41,7 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], 
     local field = ARGV[1] .. ':write'
     token = 0
     if KEYS[5] then -- drawn first: if the counter is not a number, the lock must not be acquired
-        --[[preludes]]
+        --[[with counter]]
         token, following = take_token(KEYS[5])
     end
     if token and redis.pcall('hset', KEYS[1], 'mode', 'write', field, '1') == 2 then
@@ -55,6 +55,8 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], 
 end
 --[[end]]
 
+--[[with forms record announce clock counter token clients grant standing tombstones line passing readers]]
+return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local channel, how, hold_count, delivery = ARGV[5], ARGV[6], ARGV[7] or '1', ARGV[8] or 'defer'
@@ -182,3 +184,4 @@ if line then
     leave_held(line, write_field, 'mode', write_field)
 end
 return {1, token or 0, following or 0}
+end, {'hash', 'zset', 'zset', 'hash', 'string'})

@@ -7,6 +7,8 @@
 -- Repeatable: it only reads.
 -- A hash that no lock writes is refused: see record.lua.
 
+--[[with record]]
+return answer(function()
 local lock = KEYS[1]
 local field = ARGV[1]
 
@@ -16,3 +18,4 @@ if hold_count == 0 then
     check_record(lock)
 end
 return {mode == 'write' and 1 or 0, hold_count, redis.call('pttl', lock)}
+end, {'hash'})

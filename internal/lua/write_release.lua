@@ -25,11 +25,11 @@
 -- owner holds the read lock too and keeps it. A hash that no lock writes is refused: see record.lua. A rollback
 -- leaves such a hash as it is, and still ends the wait of the caller.
 
+--[[with forms]]
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
 
 --[[common case]]
 -- The hold ends, there are no other holds and no waiters, and no connection hears of the release.
---[[preludes]]
 if not ARGV[6] and ARGV[4] ~= in_both_ways and
     redis.pcall('exists', KEYS[2], KEYS[3], KEYS[4]) == 0 and redis.pcall('hlen', KEYS[1]) == 2 then
     local record = redis.pcall('hmget', KEYS[1], 'mode', ARGV[1] .. ':write')
@@ -41,6 +41,8 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and
 end
 --[[end]]
 
+--[[with record announce clock counter token clients grant standing tombstones line passing readers writer]]
+return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1', ARGV[9] or ''
@@ -66,3 +68,4 @@ elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
     announce(how, channel, '1') -- readers waited for this writer
 end
 return answer
+end, {'hash', 'zset', 'zset', 'hash', 'string'})

@@ -22,8 +22,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/relock-go/relock/internal/lua/link"
 )
 
 const (
@@ -105,26 +103,8 @@ func (b *builder) tree(r row) (string, error) {
 			}
 			return os.Symlink(path, at)
 		})
-		if err != nil {
-			return "", err
-		}
-		return to, relink(filepath.Join(to, luaDir))
+		return to, err
 	})
-}
-
-// relink links the scripts in dir, as "make lua" does.
-func relink(dir string) error {
-	library := link.Relock(os.DirFS(dir))
-	for _, name := range library.Scripts() {
-		file := filepath.Join(dir, "linked", name+".lua")
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := os.WriteFile(file, []byte(library.Link(name)), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // embedded matches the scripts that package lua contains.
@@ -138,13 +118,7 @@ import (
 	"os"
 )
 
-type changedScripts struct{ fs.FS }
-
-func readScripts() changedScripts { return changedScripts{os.DirFS(os.Getenv("` + scriptsDir + `"))} }
-
-func (s changedScripts) ReadFile(name string) ([]byte, error) { return fs.ReadFile(s.FS, name) }
-
-func (s changedScripts) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(s.FS, name) }
+func readScripts() fs.FS { return os.DirFS(os.Getenv("` + scriptsDir + `")) }
 `
 
 // scriptsOverlay returns the overlay by which package lua reads the scripts.
