@@ -11,7 +11,7 @@
 -- Defines  in_both_ways     how of a client that does not know which command its servers need: see announce.lua.
 -- Defines  provisional      the longest lease in ms of a grant, unless its client has been late.
 -- Defines  line_life        how long a line lasts that no client has joined, in ms.
--- Defines  near_head        as in internal/poller: up to that many places in front, their number is exact.
+-- Defines  near_head        as in internal/poller.
 
 local place_format = '%s %s %s %s %s %s'
 local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
