@@ -16,6 +16,7 @@ package lua
 import (
 	"embed"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,26 +34,12 @@ func Text(name string) string {
 	return string(text)
 }
 
-// Names returns the names of all scripts.
-func Names() []string {
-	return slices.DeleteFunc(fileNames(), func(name string) bool { return strings.HasPrefix(Text(name), "-- Prelude ") })
-}
-
-func fileNames() []string {
-	names, err := fs.Glob(files, "*.lua")
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	for i, file := range names {
-		names[i] = strings.TrimSuffix(file, ".lua")
-	}
-	return names
-}
-
 // code returns the files without comment lines, by their names: miniredis parses a script again for every run.
 var code = sync.OnceValue(func() map[string]string {
 	all := make(map[string]string)
-	for _, name := range fileNames() {
+	names, _ := fs.Glob(files, "*.lua")
+	for _, file := range names {
+		name := strings.TrimSuffix(file, ".lua")
 		var code strings.Builder
 		for line := range strings.Lines(Text(name)) {
 			if text := strings.TrimLeft(line, " "); !strings.HasPrefix(text, "-- ") && text != "--\n" {
@@ -63,6 +50,12 @@ var code = sync.OnceValue(func() map[string]string {
 	}
 	return all
 })
+
+// Names returns the names of all scripts.
+func Names() []string {
+	names := slices.Sorted(maps.Keys(code()))
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(Text(name), "-- Prelude ") })
+}
 
 // Source returns a script as it is sent: with its preludes.
 func Source(name string) string { return join(code()[name]) }

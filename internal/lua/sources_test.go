@@ -33,7 +33,7 @@ func TestScriptsHaveWhatTheyUse(t *testing.T) {
 			}
 		}
 	}
-	assert.Len(t, preludes, len(fileNames())-len(Names()), "preludes that are used: %v", preludes)
+	assert.Len(t, preludes, len(code())-len(Names()), "preludes that are used: %v", preludes)
 }
 
 // ofRedis has the names that Redis and Lua define for scripts.
