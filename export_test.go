@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -30,18 +29,6 @@ func DescribeHolder(c *Client, ctx context.Context, s engine.Subject) { c.descri
 func SetLastResort(w io.Writer) (reset func()) {
 	lastResort = w
 	return func() { lastResort = os.Stderr }
-}
-
-// IDs returns the locks of a MultiLock.
-func IDs(l *MultiLock) (all []contract.Lock) {
-	for _, m := range l.many.Get().locks {
-		all = append(all, m.in.lock)
-	}
-	return all
-}
-
-func ExtendAll(l *MultiLock, ctx context.Context, lease time.Duration) error {
-	return l.many.Get().extend(ctx, lease)
 }
 
 func (l *redLock) Node(i int) Locker { return l.nodes[i] }

@@ -431,7 +431,12 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		return late, errAllLate
 	}
 	if together {
-		g.endTogether(engine.OwnerOf(g.ctx), g.validUntil(g.parts))
+		end := g.validUntil(g.parts)
+		for _, p := range g.parts {
+			if p.in != nil {
+				p.in.client.engine().LimitValidity(p.in.lock, engine.OwnerOf(g.ctx), end)
+			}
+		}
 	}
 	for _, p := range g.parts {
 		p.report.Tell()
@@ -441,14 +446,13 @@ func (g *gathering) complete(apart bool) (progress, error) {
 
 // validUntil returns the time until which the locks in held are valid that have an explicit lease.
 func (g *gathering) validUntil(held []*part) time.Time {
-	var members []member
+	end := time.Now().Add(lease.Validity(cmp.Or(g.request.Lease, math.MaxInt64)))
 	for _, p := range held {
-		if p.held {
-			members = append(members, p.member)
+		if p.held && p.in != nil {
+			end = p.in.client.engine().ValidUntil(p.in.lock, engine.OwnerOf(g.ctx), end)
 		}
 	}
-	end := time.Now().Add(lease.Validity(cmp.Or(g.request.Lease, math.MaxInt64)))
-	return validUntil(members, engine.OwnerOf(g.ctx), end)
+	return end
 }
 
 // answersBy returns the time until which the caller waits for answers from now on, or zero if there is no limit.

@@ -23,7 +23,6 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/locktest"
-	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -63,42 +62,6 @@ func TestContextOfADetachedHoldTellsTheCause(t *testing.T) {
 			b.Must(b.Attach(c, ticket).Release(ctx))
 		}
 	})
-}
-
-// The locks of a MultiLock end together even if one of them was valid for longer.
-func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
-	c := b.Client()
-	l := locktest.NewMultiLock(c, b.LockName).(*MultiLock)
-	h := b.HoldFor(l, time.Minute)
-	b.Must(h.Extend(ctx, time.Hour))
-	ends := make(map[time.Time]bool)
-	for _, id := range IDs(l) {
-		ends[locktest.EngineOf(c).Probe().LeasesEnd(id, locktest.OwnerOf(h))] = true
-	}
-	assert.Len(t, ends, 1, "times at which the locks end")
-	b.Must(h.Release(ctx))
-}
-
-// An Extend of a MultiLock does not end one of its locks because the owner has released another one meanwhile, as a
-// Release under way does.
-func TestMultiLockIsReleasedWhileItIsExtended(t *testing.T) {
-	b, ctx := locktest.NewFaultBench(t), ContextWithOwner(context.Background())
-	early, late := b.Direct.NewLock(b.LockName), b.PatientClient().NewLock(b.LockName+"-b")
-	l := b.Direct.NewMultiLock(early, late)
-	b.Must(l.LockLease(ctx, time.Minute))
-	rule := b.Proxy.On(locktest.Calls(record.Script("renew")), testredis.HoldRequest)
-	extended := make(chan error, 1)
-	go func() { extended <- ExtendAll(l, ctx, time.Hour) }()
-	locktest.Await(b.Bench, "the request for the second lock is under way", rule.Fired())
-	testredis.Await(b, "the first one is extended", locktest.Soon, func() bool {
-		return time.Until(locktest.EngineOf(locktest.ClientOf(early)).Probe().LeasesEnd(locktest.LockOf(early), engine.OwnerOf(ctx))) > time.Minute
-	})
-	b.Must(early.Unlock(ctx))
-	rule.Release()
-	b.Must(locktest.Await(b.Bench, "both are extended", extended))
-	b.Must(late.Unlock(ctx))
 }
 
 // A Locker of another package is extended by acquiring it once more. It may have lost its hold without an error.

@@ -8,7 +8,6 @@ package relock
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -133,39 +131,25 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if err := l.open(ctx); err != nil {
 		return err
 	}
-	errs := forEach(l.locks, func(_ int, m member) error { return extendLocker(ctx, m.Locker, length) })
+	notes := make([]func() error, len(l.locks))
+	errs := forEach(l.locks, func(i int, m member) (err error) {
+		if m.in == nil {
+			return extendLocker(ctx, m.Locker, length)
+		}
+		notes[i], err = m.in.client.engine().Prolong(ctx, m.in.lock, engine.OwnerOf(ctx), length, false)
+		return err
+	})
 	isRenewed := func(err error) bool { return errors.Is(err, engine.ErrRenewed) }
 	if some := slices.DeleteFunc(slices.Clone(errs), isRenewed); len(some) > 0 { // the others last long enough
 		errs = some
 	}
-	o, end := engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64))
-	// After an error, too: then those that were extended end with the others.
-	if first := validUntil(l.locks, o, end); time.Now().Before(first) {
-		l.endTogether(o, first)
-	}
-	return errors.Join(errs...)
-}
-
-// endTogether makes the holds of o on the locks, which have an explicit lease, end at end. If one of them has ended, the
-// others need not end with it: a goroutine of o that releases all of them has perhaps released this one, and must not
-// find the others lost.
-func (l *multi) endTogether(o engine.Owner, end time.Time) {
-	for _, m := range l.locks {
-		if m.in != nil {
-			m.in.client.engine().LimitValidity(m.in.lock, o, end)
+	err := errors.Join(errs...)
+	for _, note := range notes {
+		if err == nil && note != nil {
+			err = note()
 		}
 	}
-}
-
-// validUntil returns the time until which the holds of o on locks are valid that have an explicit lease, but no later than
-// end.
-func validUntil(locks []member, o engine.Owner, end time.Time) time.Time {
-	for _, m := range locks {
-		if m.in != nil {
-			end = m.in.client.engine().ValidUntil(m.in.lock, o, end)
-		}
-	}
-	return end
+	return err
 }
 
 func (l *multi) token(context.Context) (int64, error) {

@@ -92,7 +92,7 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 	other := h.counterpartLocked()
 	switch {
 	case !h.Holds():
-		return nil, cmp.Or(h.loss, ErrNotHeld)
+		return nil, h.heldLocked()
 	case h.Count() > 1:
 		return nil, send.Invalid("the hold was acquired %d times: it can be detached when it is to be released once", h.Count())
 	case other != nil && (other.Wanted() || other.Holds()):

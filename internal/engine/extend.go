@@ -24,34 +24,48 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 
 // extend is Extend, or, if cuts is set, for no longer than MaxHold allows.
 func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration, cuts bool) error {
+	note, err := e.Prolong(ctx, kind, o, length, cuts)
+	if err != nil {
+		return err
+	}
+	return note()
+}
+
+// Prolong is Extend, or, if cuts is set, for no longer than MaxHold allows. The hold is valid for as long as before until
+// note is called: so a caller extends several holds, or none of them.
+func (e *Engine) Prolong(
+	ctx context.Context, kind contract.Lock, o Owner, length time.Duration, cuts bool,
+) (note func() error, err error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := e.waitOptionsFor(ctx)
 	if err := op.Over(); err != nil {
-		return err
+		return nil, err
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o, false)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case h == nil:
-		return s.notHeldError(kind.Traits().ID, o)
+		return nil, s.notHeldError(kind.Traits().ID, o)
 	}
 	defer h.unlockHold()
-	x := extension{h, length}
-	if err := x.allowed(cuts); err != nil {
-		return err
+	if length, err = h.mayExtend(length, cuts); err != nil {
+		return nil, err
 	}
-	sent, err := h.extend(&op.Wait, x.length)
-	whole := lease.Validity(x.length)
+	sent, err := h.extend(&op.Wait, length)
+	whole := lease.Validity(length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = h.extend(&op.Wait, x.length) // the answer came late: after another request more of the lease is left
+		sent, err = h.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
 	h.loseIfUnwatched()
-	return x.done(sent, err)
+	if loss := h.lossOf(); loss != nil {
+		err = send.WithLast(loss, err)
+	}
+	return func() error { return h.extended(sent, length) }, err
 }
 
 // extend makes the lease last for length, counted from sent, and waits for the answer. A hold that is found to be gone
@@ -69,44 +83,32 @@ func (h *hold) extend(wait *send.Wait, length time.Duration) (sent time.Time, er
 	return answer.Sent, err
 }
 
-// An extension is one call of Extend with this length. Its caller has the owner mutex of the hold.
-type extension struct {
-	*hold
-	length time.Duration
+// mayExtend returns the lease that Extend may ask for: length, or a shorter one if cuts is set.
+func (h *hold) mayExtend(length time.Duration, cuts bool) (rest time.Duration, err error) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if err = h.heldLocked(); err != nil {
+		return 0, err
+	}
+	w := h.lockState.engine.watchdog
+	switch rest = w.RestOf(&h.record.lease, length); {
+	case w.Renews(&h.record.lease):
+		err = ErrRenewed
+	case rest < length && !cuts:
+		err = send.Invalid("lease %v is too long: MaxHold ends the hold in %v", length, rest)
+	}
+	return rest, err
 }
 
-// allowed returns nil if the hold may have this lease, or a shorter one if cuts is set, or else the error that Extend
-// returns.
-func (x *extension) allowed(cuts bool) error {
-	x.lockState.Lock()
-	defer x.lockState.Unlock()
-	switch {
-	case !x.Holds():
-		return cmp.Or(x.loss, ErrNotHeld)
-	case x.lockState.engine.watchdog.Renews(&x.record.lease):
-		return ErrRenewed
+// extended notes that Redis has confirmed the request for a lease of length that was sent at sent.
+func (h *hold) extended(sent time.Time, length time.Duration) error {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	err := h.heldLocked()
+	if err == nil && !h.lockState.engine.watchdog.Extend(&h.record.lease, sent, length, false) {
+		err = LossError(cmp.Or(h.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
 	}
-	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.length)
-	if rest < x.length && !cuts {
-		return send.Invalid("lease %v is too long: MaxHold ends the hold in %v", x.length, rest)
-	}
-	x.length = rest
-	return nil
-}
-
-// done notes the outcome of the request that was sent at sent, and returns the error of Extend.
-func (x extension) done(sent time.Time, err error) error {
-	x.lockState.Lock()
-	defer x.lockState.Unlock()
-	switch {
-	case !x.Holds(): // it was lost or released while the request was under way
-		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
-	case err != nil:
-		return err
-	case !x.lockState.engine.watchdog.Extend(&x.record.lease, sent, x.length, false):
-		return LossError(cmp.Or(x.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
-	}
-	return nil
+	return err
 }
 
 // A purpose is what a request that sets the lease of a hold is for.

@@ -5,7 +5,6 @@ package engine
 // Rules: the mutex of the lock state guards the guards of a hold. A hold that was released or lost has none.
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -43,13 +42,10 @@ func (g *guardedHold) Lost() error {
 
 // guardableLocked returns nil if the hold can have guards, or else the error of Guard.
 func (g *guardedHold) guardableLocked() error {
-	switch {
-	case g.lockState.closed:
+	if g.lockState.closed {
 		return send.ErrClosed
-	case !g.Holds():
-		return cmp.Or(g.loss, ErrNotHeld)
 	}
-	return nil
+	return (*hold)(g).heldLocked()
 }
 
 // EndOf returns the End of the guards whose parents have this done channel, or nil.

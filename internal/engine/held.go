@@ -5,8 +5,6 @@ package engine
 // Rules: an answer is what this process knows, and the clock is looked at first. Only HoldCount asks Redis, too.
 
 import (
-	"cmp"
-
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -57,10 +55,10 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	h.expireIfDue()
 	s.Lock()
 	defer s.Unlock()
-	switch {
-	case !h.Holds():
-		return 0, cmp.Or(h.loss, ErrNotHeld)
-	case h.token == 0:
+	if err := h.heldLocked(); err != nil {
+		return 0, err
+	}
+	if h.token == 0 {
 		return 0, send.Invalid("it was acquired through a lock that was created without Fenced()")
 	}
 	return h.token, nil

@@ -15,6 +15,7 @@ package engine
 // dismissLocked.
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -63,6 +64,14 @@ func (h *hold) Field() *tenancy.Field { return h.FieldOf(&h.Claim) }
 
 // isOver reports whether h has ended, or its claim was given up.
 func (h *hold) isOver() bool { return h.State() == tenancy.Ended || h.IsGivenUp() }
+
+// heldLocked returns nil, or why the owner does not have the hold any more.
+func (h *hold) heldLocked() error {
+	if h.Holds() {
+		return nil
+	}
+	return cmp.Or(h.loss, ErrNotHeld)
+}
 
 // lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {

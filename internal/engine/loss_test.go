@@ -136,7 +136,7 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 			h.lockState.locked(func() { again.acquiredLocked(Answer{Sent: time.Now()}) })
 		},
 		"Extend": func(t *testing.T, h *hold) {
-			assert.ErrorIs(t, extension{h, 10 * time.Minute}.done(time.Now(), nil), ErrLockLost)
+			assert.ErrorIs(t, h.extended(time.Now(), 10*time.Minute), ErrLockLost)
 		},
 		"LimitValidity": func(_ *testing.T, h *hold) {
 			h.lockState.engine.LimitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
@@ -164,7 +164,7 @@ func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 		h := heldForTenSeconds(t, e)
 		cause := h.whyExpired()
 		require.ErrorIs(t, cause, ErrExpired)
-		require.NoError(t, extension{h, 10 * time.Minute}.done(time.Now(), nil))
+		require.NoError(t, h.extended(time.Now(), 10*time.Minute))
 		assert.False(t, h.lose(cause), "Extend has succeeded, and the hold is lost")
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, holdCountOf(e.Engine, h.lock, 1))

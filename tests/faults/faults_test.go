@@ -182,7 +182,7 @@ var faultRows = map[int]string{
 	72: "TestFaultLateExtend TestExtendThatWasGivenUpLeavesNoRecord",
 	73: "TestExtendIsValidFromBeforeTheRequest TestExtendLeavesHalfOfTheLease",
 	74: "suite TestExtendThatIsAnsweredTooLateIsALoss",
-	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterExtend TestRedLockExtendNeedsAMajority " +
+	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterAnExtendInVain TestRedLockExtendNeedsAMajority " +
 		"TestRedLockEndsAfterAnExtendInVain",
 	76: "TestFaultSilentNetworkWithoutAReadTimeout",
 }

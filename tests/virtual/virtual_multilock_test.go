@@ -847,3 +847,25 @@ func TestMultiLockDoesNotRelyOnALeaseThatIsNearlyOver(t *testing.T) {
 		}, far)
 	})
 }
+
+// Two goroutines extend one hold of a MultiLock at the same time, and one of its servers is far away: it lasts as long as
+// the longer lease.
+func TestMultiLockIsExtendedTwiceAtOnce(t *testing.T) {
+	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, _ := v.Client(0)
+		d, far := v.Client(1)
+		h, _, err := c.NewMultiLock(c.NewLock("x"), d.NewLock("y")).TryAcquire(ctx, 0, 5*time.Second)
+		require.NoError(v, err)
+		far.Set(func(c *bubble.Conditions) { c.Latency = 50 * time.Millisecond })
+		ended := make(chan error)
+		for _, length := range []time.Duration{10 * time.Second, time.Minute} {
+			go func() { ended <- h.Extend(ctx, length) }()
+			time.Sleep(time.Millisecond)
+		}
+		assert.NoError(v, <-ended)
+		assert.NoError(v, <-ended)
+		time.Sleep(50 * time.Second)
+		assert.NoError(v, h.Release(ctx))
+	})
+}
