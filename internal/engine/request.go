@@ -31,7 +31,8 @@ type Request struct {
 type Report struct {
 	tell, drop func()
 
-	// Kept is set if the owner had the lock already, with an explicit lease, which stays as it is until Extend is called.
+	// Kept is set if the owner had the lock already, with an explicit lease, which stays as it is until Extend is called. An
+	// agent releases all that it has, whatever its lease, so its lease need not be kept.
 	Kept bool
 
 	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the

@@ -38,7 +38,7 @@ func (t *target) prepareLocked(r *Request) error {
 		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
-	t.kept = r.Report != nil && !h.Asks() && !e.watchdog.Renews(&h.record.lease)
+	t.kept = r.Report != nil && h.owner.agent() == nil && !h.Asks() && !e.watchdog.Renews(&h.record.lease)
 	switch {
 	case h.Asks():
 		t.NoWait = r.Wait == 0

@@ -701,3 +701,30 @@ func TestRedLockIsExtendedAfterAReentryThatFailed(t *testing.T) {
 		assert.NoError(v, h.Release(ctx))
 	})
 }
+
+// The owner of a RedLock of MultiLocks, which has an explicit lease, acquires it again. A round trip takes more than half of
+// the time that a node has for its answer.
+func TestRedLockOfMultiLocksIsReenteredInOneTrip(t *testing.T) {
+	for _, length := range []time.Duration{0, time.Minute} {
+		locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+			ctx := ContextWithOwner(context.Background())
+			clients, links, locks := nodes(v)
+			for i, c := range clients {
+				locks[i] = c.NewMultiLock(locks[i], c.NewLock("m"))
+			}
+			red := clients[0].NewRedLock(locks...)
+			for range 2 { // the servers know all scripts then
+				require.NoError(v, red.LockLease(ctx, time.Minute))
+			}
+			for _, link := range links {
+				link.Set(func(c *bubble.Conditions) { c.Latency = 60 * time.Millisecond })
+			}
+			ok, err := red.TryLock(ctx, 0, length)
+			assert.NoError(v, err)
+			assert.True(v, ok)
+			for range 3 {
+				assert.NoError(v, red.Unlock(ctx))
+			}
+		})
+	}
+}
