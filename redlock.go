@@ -138,7 +138,7 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
-	ours      []member                    // the locks of this package of which it consists; nil if there are others, too
+	locks     []member                    // of which it consists
 	channels  []releaseChannel            // empty if its releases are not announced
 	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
 }
@@ -158,7 +158,7 @@ func (l *redLock) describe(members []member) {
 			Locker:    c.Locker,
 			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.nodeTimeout,
-			ours:      oursOf(c),
+			locks:     flat([]member{c}, false),
 			channels:  releaseChannels(c),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
@@ -176,15 +176,6 @@ func (l *redLock) describe(members []member) {
 		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
 	}
 	l.traits.Name = l.traits.ID.Name
-}
-
-// oursOf returns the locks of this package of which c consists, or nil if it has other locks, too.
-func oursOf(c member) []member {
-	all := flat([]member{c}, false)
-	if slices.ContainsFunc(all, func(m member) bool { return m.in == nil }) {
-		return nil
-	}
-	return all
 }
 
 // releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
@@ -390,10 +381,10 @@ func (l *redLock) blocked(o engine.Owner) (nodes int, most bool) {
 				return true
 			}
 		}
-		return m.in.client.engine().BlocksItself(m.in.lock, o)
+		return m.in != nil && m.in.client.engine().BlocksItself(m.in.lock, o)
 	}
 	for _, n := range l.nodes {
-		if slices.ContainsFunc(n.ours, blocks) {
+		if slices.ContainsFunc(n.locks, blocks) {
 			nodes++
 		}
 	}

@@ -25,9 +25,6 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// endPoll is how often a vote looks whether it still has a node whose Client shuts down.
-const endPoll = send.MinWait
-
 // A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
 	lock    *redLock
@@ -49,23 +46,13 @@ type redVote struct {
 type nodeHold struct {
 	count int
 	guard context.Context // the guard of the hold there, or nil
-	lasts func() bool     // reports whether the hold goes on although Shutdown has ended its guard; set with guard
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
 // this package, so the panic is caught.
 func (n nodeHold) alive() bool {
-	return n.guard != nil && send.CatchPanic(func() error {
-		if err := n.guard.Err(); err != nil && !(n.isShutDown() && n.lasts()) {
-			return err
-		}
-		return nil
-	}) == nil
+	return n.guard != nil && send.CatchPanic(n.guard.Err) == nil
 }
-
-// isShutDown reports whether the guard has ended because a Client of the node shuts down. It renews its leases until it
-// is closed, so the hold goes on: its owner has yet to finish.
-func (n nodeHold) isShutDown() bool { return errors.Is(context.Cause(n.guard), ErrClosed) }
 
 // raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
 // again a hold that has ended.
@@ -116,49 +103,17 @@ func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	if held := v.at(i); held.guard != nil {
 		return held, nil
 	}
-	held := nodeHold{guard: ended{ctx}, lasts: func() bool { return n.holds(ctx) }}
+	held := nodeHold{guard: ended{ctx}}
 	err := send.CatchPanic(func() error { // the node, and its guard, may be code of the user
 		guard, err := n.Guard(ctx)
 		if err != nil {
 			return err
 		}
-		watched := nodeHold{guard: guard, lasts: held.lasts}
-		context.AfterFunc(guard, func() {
-			v.lock.client.engine().Spawn(func() { v.awaitEnd(watched) })
-		})
-		held = watched
+		context.AfterFunc(guard, func() { v.lock.client.engine().Spawn(v.changed) })
+		held.guard = guard
 		return nil
 	})
 	return held, err
-}
-
-// awaitEnd calls changed when held has ended. Its guard has, and if that was a Shutdown, nothing ends the guard again.
-func (v *redVote) awaitEnd(held nodeHold) {
-	for held.alive() && !v.Over() {
-		if v.lock.client.engine().Pause(context.Background(), endPoll) != nil {
-			return // closed, and so are its holds
-		}
-	}
-	v.changed()
-}
-
-// holds reports whether the owner of ctx holds the node, and none of its Clients is closed. It must consist of locks of
-// this package.
-func (n *redNode) holds(ctx context.Context) bool {
-	lost := func(m member) bool { return !m.in.client.engine().Holds(ctx, m.in.lock) }
-	closed := func(c *Client) bool { return c.engine().Alive() != nil }
-	return len(n.ours) > 0 && !slices.ContainsFunc(n.ours, lost) && !slices.ContainsFunc(n.clients(), closed)
-}
-
-// clients returns the Clients that end the guards of the node when they shut down.
-func (n *redNode) clients() (all []*Client) {
-	if l, ok := n.Locker.(*MultiLock); ok {
-		all = append(all, l.client)
-	}
-	for _, m := range n.ours {
-		all = append(all, m.in.client)
-	}
-	return all
 }
 
 // in returns a copy of ctx for the calls of v to nodes, which is not canceled with ctx.

@@ -92,11 +92,15 @@ func (e *Engine) Alive() error {
 	return nil
 }
 
-// UntilClosed returns a copy of ctx that is also canceled, with the cause ErrClosed, by Shutdown or Close. The caller
-// must call stop when it does not need the copy any more.
+// UntilClosed returns a copy of ctx that is also canceled, with the cause ErrClosed, by Shutdown or Close, or, if ctx
+// carries an agent, by Close. The caller must call stop when it does not need the copy any more.
 func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func()) {
+	end := e.leaving
+	if OwnerOf(ctx).agent() != nil {
+		end = e.life
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })
+	forget := context.AfterFunc(end, func() { cancel(send.ErrClosed) })
 	return ctx, func() {
 		forget()
 		cancel(nil)

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/report"
@@ -53,7 +52,8 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAcquiring ends all waits for locks and cancels all guards. No caller acquires a lock any more.
+// stopAcquiring ends all waits for locks and cancels all guards, except those of agents: these look after what their
+// principals have to finish. No caller acquires a lock any more.
 func (e *Engine) stopAcquiring() {
 	if !e.isLeaving.CompareAndSwap(false, true) {
 		return
@@ -61,45 +61,34 @@ func (e *Engine) stopAcquiring() {
 	e.leave()
 	e.draining.begin(1)     // so that done is not closed before all lock states are
 	defer e.draining.end(1) // also if a context of the user panics, or ends the goroutine
+	e.closeStates(false)
+}
+
+// closeStates closes all lock states, and cancels their guards, those of agents only if all is set.
+func (e *Engine) closeStates(all bool) {
 	var guards []guard.Ends
 	for _, s := range e.table.close() {
-		guards = append(guards, s.close()...)
+		guards = append(guards, s.close(all)...)
 	}
 	each.Do(guards, func(ends guard.Ends) { ends.EndAll(send.ErrClosed) })
 }
 
-// close closes the lock state, counts its holds, and returns their guards, which the caller has to cancel.
-func (s *lockState) close() (guards []guard.Ends) {
+// close closes the lock state, counts its holds, and returns the guards that the caller has to cancel: see closeStates.
+func (s *lockState) close(all bool) (guards []guard.Ends) {
 	s.Lock()
 	defer s.Unlock()
-	s.closed = true
 	holds := 0
 	for h := range s.holds.all() {
-		guards = append(guards, h.guards.Take())
-		if h.Holds() {
+		if all || h.owner.agent() == nil {
+			guards = append(guards, h.guards.Take())
+		}
+		if h.Holds() && !s.closed {
 			holds++
 		}
 	}
+	s.closed = true
 	s.engine.draining.begin(holds)
 	return guards
-}
-
-// Holds reports whether the owner of ctx holds kind, as far as this process knows. Unlike a guard it goes on during
-// Shutdown. After Close the answer is no, because no lease is renewed any more.
-func (e *Engine) Holds(ctx context.Context, kind contract.Lock) bool {
-	if e.Alive() != nil {
-		return false
-	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	h := s.find(kind.Traits().ID, OwnerOf(ctx))
-	if h == nil {
-		return false
-	}
-	h.loseIfDue()
-	s.Lock()
-	defer s.Unlock()
-	return h.Holds()
 }
 
 // stillHeld describes the holds that are left.
@@ -148,6 +137,7 @@ func (s *stillHeld) String() string {
 func (e *Engine) Close() (err error) {
 	defer func() { err = e.end() }() // also if a context of the user panics, or ends the goroutine
 	e.stopAcquiring()
+	e.closeStates(true)
 	return nil
 }
 
