@@ -80,49 +80,37 @@ func (l oneLock) token(ctx context.Context) (int64, error) {
 
 func (l oneLock) holdCount(ctx context.Context) (int, error) {
 	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
-		s, err := l.view().look(ctx, field)
+		s, err := l.look(ctx, field)
 		return s.Held, err
 	})
 }
 
 func (l oneLock) isLocked(ctx context.Context) (bool, error) {
-	s, err := l.view().look(ctx, "")
+	s, err := l.look(ctx, "")
 	return s.Locked, err
 }
 
 func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
-	s, err := l.view().look(ctx, "")
+	s, err := l.look(ctx, "")
 	if !s.Locked {
 		return 0, err
 	}
 	return s.TTL, err
 }
 
-func (l oneLock) force(ctx context.Context) (bool, error) { return l.view().free(ctx) }
-
-// A view inspects a lock in Redis, and releases it by force.
-type view interface {
-	look(ctx context.Context, field string) (contract.View, error)
-	free(ctx context.Context) (bool, error)
-}
-
-// view returns the view of l.
-func (l oneLock) view() view {
-	if l.record == nil {
-		return l.lock.(view)
+func (l oneLock) force(ctx context.Context) (bool, error) {
+	if red, ok := l.lock.(*redLock); ok {
+		return red.free(ctx)
 	}
-	return recordView(l)
+	return l.client.engine().Force(ctx, l.record)
 }
 
-// A recordView is the view of a lock that has a record.
-type recordView struct{ *handle }
-
-func (v recordView) look(ctx context.Context, field string) (contract.View, error) {
-	return v.client.engine().Inspect(ctx, v.record, field)
-}
-
-func (v recordView) free(ctx context.Context) (bool, error) {
-	return v.client.engine().Force(ctx, v.record)
+// look inspects the lock in Redis. If field is not "", it asks for the hold with that field.
+func (l oneLock) look(ctx context.Context, field string) (contract.View, error) {
+	if red, ok := l.lock.(*redLock); ok {
+		return red.look(ctx, field)
+	}
+	return l.client.engine().Inspect(ctx, l.record, field)
 }
 
 // facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
@@ -302,61 +290,40 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 // hold alone. Guard sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the
 // lock.
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
-	err := h.usable(ctx)
-	var guarded context.Context
-	if err == nil {
-		guarded, err = h.commands().guard(ctx)
-	}
-	return guarded, h.fail("guard", err)
+	return ask(ctx, h, "guard", commands.guard)
 }
 
 func (h *handle) fencingToken(ctx context.Context) (int64, error) {
-	err := h.usable(ctx)
-	var token int64
-	if err == nil {
-		token, err = h.commands().token(ctx)
-	}
-	return token, h.fail("token", err)
+	return ask(ctx, h, "token", commands.token)
 }
 
 // IsLocked asks Redis, and reports whether any owner of any client, in any process, holds the lock. For a Semaphore it
 // reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether a
 // majority of its locks is.
-func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
-	if err = h.usable(ctx); err == nil {
-		locked, err = h.commands().isLocked(ctx)
-	}
-	return locked, h.fail("is locked", err)
+func (h *handle) IsLocked(ctx context.Context) (bool, error) {
+	return ask(ctx, h, "is locked", commands.isLocked)
 }
 
 // IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
 // if Redis no longer has it, the lock is lost, and the contexts of Guard are canceled.
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
-	holdCount, err := h.holdCount(ctx, "is held")
+	holdCount, err := ask(ctx, h, "is held", commands.holdCount)
 	return holdCount > 0, err
 }
 
 // HoldCount returns the number of times that the caller has acquired the lock and not yet released it. It asks Redis to
 // confirm the hold, as IsHeld does, and is 0 if Redis does not. For a MultiLock it is the smallest hold count of its
 // locks.
-func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.holdCount(ctx, "hold count") }
-
-func (h *handle) holdCount(ctx context.Context, op string) (holdCount int, err error) {
-	if err = h.usable(ctx); err == nil {
-		holdCount, err = h.commands().holdCount(ctx)
-	}
-	return holdCount, h.fail(op, err)
+func (h *handle) HoldCount(ctx context.Context) (int, error) {
+	return ask(ctx, h, "hold count", commands.holdCount)
 }
 
 // TTL asks Redis for the remaining lease of the current holder, in whole milliseconds. It is 0 if no owner holds the
 // lock, and negative if the key has no expiry, which no lock of this package or of Redisson leaves behind. For a
 // MultiLock it is the longest TTL of its locks. For a Semaphore it is the time until all permits have expired, and
 // negative if a Java service holds a permit without a lease.
-func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
-	if err = h.usable(ctx); err == nil {
-		ttl, err = h.commands().ttl(ctx)
-	}
-	return ttl, h.fail("ttl", err)
+func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
+	return ask(ctx, h, "ttl", commands.ttl)
 }
 
 // ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
@@ -373,19 +340,15 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 // The request is sent once, and is not retried if its answer is lost, because it could release a later hold. A
 // MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not
 // deleted: see [ErrNotALock].
-func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
-	if err = h.usable(ctx); err == nil {
-		freed, err = h.commands().force(ctx)
-	}
-	return freed, h.fail("force unlock", err)
+func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
+	return ask(ctx, h, "force unlock", commands.force)
 }
 
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
-func (h *handle) forceSeen(ctx context.Context, fields []string) (freed bool, err error) {
-	if err = h.usable(ctx); err == nil {
-		freed, err = h.client.engine().Force(ctx, h.record, fields...)
-	}
-	return freed, h.fail("force unlock", err)
+func (h *handle) forceSeen(ctx context.Context, fields []string) (bool, error) {
+	return ask(ctx, h, "force unlock", func(_ commands, ctx context.Context) (bool, error) {
+		return h.client.engine().Force(ctx, h.record, fields...)
+	})
 }
 
 // detach ends the hold that ctx carries the owner of, and returns a ticket. ended reports whether the hold has ended,
@@ -405,6 +368,16 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 		text, err = t.Encode()
 	}
 	return text, ended, err
+}
+
+// ask calls f with the commands of h, for the method op.
+func ask[T any](
+	ctx context.Context, h *handle, op string, f func(c commands, ctx context.Context) (T, error),
+) (answer T, err error) {
+	if err = h.usable(ctx); err == nil {
+		answer, err = f(h.commands(), ctx)
+	}
+	return answer, h.fail(op, err)
 }
 
 func (h *handle) usable(ctx context.Context) error {
