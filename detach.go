@@ -44,21 +44,15 @@ import (
 // for about 250 bytes: this is ErrInvalid, too. The hold goes on then. Detach works during Shutdown. After Close it
 // returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
-	if h.none() {
-		return "", failed("detach", "", errNoHold)
+	if err = h.usable(ctx); err == nil {
+		ticket, err = h.detach(ctx, keep)
 	}
-	ticket, err = h.detach(ctx, keep)
-	return ticket, h.lock.fail("detach", err)
+	return ticket, failed("detach", h.Name(), err)
 }
 
 func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err error) {
-	switch {
-	case ctx == nil:
-		return "", errNilContext
-	case keep != 0 && keep < time.Millisecond:
+	if keep != 0 && keep < time.Millisecond {
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
-	case h.in().released.Load():
-		return "", errReleased
 	}
 	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
 	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)

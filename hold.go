@@ -122,19 +122,31 @@ func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "relea
 
 // release implements Release. Its errors name op.
 func (h *Hold) release(ctx context.Context, op string) error {
-	switch {
-	case h.none():
-		return failed(op, "", errNoHold)
-	case ctx == nil:
-		return h.lock.fail(op, errNilContext)
-	case !h.in().released.CompareAndSwap(false, true):
-		return h.lock.fail(op, errReleased)
+	err := h.usable(ctx)
+	if err == nil && !h.in().released.CompareAndSwap(false, true) {
+		err = errReleased
 	}
-	err := h.lock.unlock(h.owner().In(ctx), op)
+	if err != nil {
+		return failed(op, h.Name(), err)
+	}
+	err = h.lock.unlock(h.owner().In(ctx), op)
 	if errors.Is(err, ErrLockLost) {
 		h.guardIs(endedContext(h.uncanceled(), err))
 	}
 	return err
+}
+
+// usable returns why h cannot be used with ctx, or nil.
+func (h *Hold) usable(ctx context.Context) error {
+	switch {
+	case h.none():
+		return errNoHold
+	case ctx == nil:
+		return errNilContext
+	case h.in().released.Load():
+		return errReleased
+	}
+	return nil
 }
 
 var (
@@ -183,13 +195,8 @@ func (h *Hold) Context() context.Context {
 //
 // The error is ErrNotHeld after Release, ErrLockLost if the lock was lost, and ErrClosed after Shutdown and Close.
 func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
-	switch {
-	case h.none():
-		return nil, failed("guard", "", errNoHold)
-	case ctx == nil:
-		return nil, h.lock.fail("guard", errNilContext)
-	case h.in().released.Load():
-		return nil, h.lock.fail("guard", errReleased)
+	if err := h.usable(ctx); err != nil {
+		return nil, failed("guard", h.Name(), err)
 	}
 	return h.lock.Guard(h.owner().In(ctx))
 }
@@ -216,11 +223,8 @@ func endedContext(parent context.Context, cause error) context.Context {
 // [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld after Release, and
 // ErrLockLost if the lock was lost.
 func (h *Hold) Token() (int64, error) {
-	switch {
-	case h.none():
-		return 0, failed("token", "", errNoHold)
-	case h.in().released.Load():
-		return 0, h.lock.fail("token", errReleased)
+	if err := h.usable(context.Background()); err != nil {
+		return 0, failed("token", h.Name(), err)
 	}
 	return h.lock.fencingToken(h.in().ctx)
 }
@@ -235,24 +239,17 @@ func (h *Hold) Token() (int64, error) {
 // error is a [*QuorumError]. After any other error the hold is unchanged for this process, but its key in Redis may
 // last longer, until Release.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
-	if h.none() {
-		return failed("extend", "", errNoHold)
-	}
-	return h.lock.fail("extend", h.extend(ctx, lease))
-}
-
-func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
+	err := h.usable(ctx)
 	switch {
-	case ctx == nil:
-		return errNilContext
+	case err != nil:
 	case lease < time.Millisecond:
-		return invalid("lease %v is too short: it must be at least 1ms", lease)
+		err = invalid("lease %v is too short: it must be at least 1ms", lease)
 	case h.lease == 0:
-		return engine.ErrRenewed
-	case h.in().released.Load():
-		return errReleased
+		err = engine.ErrRenewed
+	default:
+		err = h.lock.extend(h.owner().In(ctx), lease)
 	}
-	return h.lock.extend(h.owner().In(ctx), lease)
+	return failed("extend", h.Name(), err)
 }
 
 // extendLocker extends the caller's hold on l, which has an explicit lease. A Locker of another package has no Extend,
