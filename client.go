@@ -38,7 +38,7 @@ type clientState struct {
 	engine          *engine.Engine
 	servers         servers
 	votes           voteTable   // of RedLocks
-	labelsRefused   atomic.Bool // it was logged that Redis does not return labels
+	labelsRefused   atomic.Bool // it was logged that Redis does not store or return labels
 	labelsForbidden atomic.Bool // this user may not read labels
 	lookupRefused   atomic.Bool // this user may not look for the holder of a lock: see describeHolder
 	permits         permitsReports

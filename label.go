@@ -33,7 +33,6 @@ type label struct {
 	client  *Client
 	text    string // "": the default
 	started atomic.Bool
-	refused atomic.Bool // a refusal was logged
 }
 
 // start makes sure that the hash is kept in Redis until Close. Only the first call has an effect. It does not block.
@@ -48,10 +47,9 @@ func (l *label) keep() {
 	key := record.LabelKey(l.client.ID())
 	host, _ := os.Hostname()
 	text := cmp.Or(l.text, defaultLabel(host))
-	since := l.redisTime()
 	for {
 		err := l.send(func(ctx context.Context, p redis.Pipeliner) {
-			p.HSet(ctx, key, "label", text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
+			p.HSet(ctx, key, "label", text, "host", host, "pid", strconv.Itoa(os.Getpid()))
 			p.PExpire(ctx, key, labelLife)
 		})
 		if send.Forbidden(err) {
@@ -74,31 +72,16 @@ func defaultLabel(host string) string {
 	return "pid " + pid
 }
 
-// redisTime returns the time by the clock of Redis, in seconds of the epoch, or "" if Redis does not return it. The
-// clock of this process may be wrong.
-func (l *label) redisTime() string {
-	var now *redis.Cmd
-	_ = l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
-	if now == nil {
-		return ""
-	}
-	parts, err := now.StringSlice()
-	if err != nil || len(parts) == 0 {
-		return ""
-	}
-	return parts[0]
-}
-
 // send sends a pipeline. If it fails, the label is not stored, and nothing else happens.
 func (l *label) send(fill func(context.Context, redis.Pipeliner)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), labelTime)
 	defer cancel()
-	return l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
+	return l.client.pipeline(ctx, func(p redis.Pipeliner) { fill(ctx, p) })
 }
 
 // pipeline sends what fill adds to a pipeline, and logs the first failure, which it returns as well: the caller goes on
 // without labels. A panic of a hook of the Redis client counts as a failure.
-func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) error {
+func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error {
 	err := send.CatchPanic(func() error {
 		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			fill(p)
@@ -106,15 +89,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 		})
 		return err
 	})
-	if err != nil {
-		c.noLabels(logged, err)
-	}
-	return err
-}
-
-// noLabels logs, once, that Redis does not store or return labels.
-func (c *Client) noLabels(logged *atomic.Bool, err error) {
-	if logged.CompareAndSwap(false, true) {
+	if err != nil && c.in().labelsRefused.CompareAndSwap(false, true) {
 		c.engine().Later(func() {
 			c.engine().Log.Debug(
 				"relock: Redis does not store or return labels; "+
@@ -124,6 +99,7 @@ func (c *Client) noLabels(logged *atomic.Bool, err error) {
 			)
 		})
 	}
+	return err
 }
 
 // A process is the label and the host of one Client.
@@ -180,7 +156,7 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 		return nil
 	}
 	cmds := make([]*redis.SliceCmd, len(ids))
-	err := c.pipeline(ctx, &c.in().labelsRefused, func(p redis.Pipeliner) {
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
 		for n, id := range ids {
 			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
 		}
