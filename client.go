@@ -83,7 +83,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	}
 	in := &clientState{
 		rdb:   rdb,
-		votes: voteTable{votes: make(map[string]*redVote), pending: make(map[nodeRequest][]chan struct{})},
+		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
 	}
 	c := &Client{
 		hidden:          opaque.To(in),

@@ -139,14 +139,8 @@ type redNode struct {
 	id        string
 	timeout   time.Duration
 	locks     []member                    // of which it consists
-	channels  []releaseChannel            // empty if its releases are not announced
+	announced bool                        // its releases are
 	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
-}
-
-// A releaseChannel is a channel on which a node announces releases.
-type releaseChannel struct {
-	client *Client
-	name   string
 }
 
 // describe sets the fields that follow from the members.
@@ -159,7 +153,7 @@ func (l *redLock) describe(members []member) {
 			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.nodeTimeout,
 			locks:     flat([]member{c}, false),
-			channels:  releaseChannels(c),
+			announced: !slices.ContainsFunc(flat([]member{c}, false), func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.record() != nil {
@@ -178,20 +172,12 @@ func (l *redLock) describe(members []member) {
 	l.traits.Name = l.traits.ID.Name
 }
 
-// releaseChannels returns the channels on which a release of c is announced, or nil if a part of c does not announce
-// releases.
-func releaseChannels(c member) (channels []releaseChannel) {
-	for _, c := range flat([]member{c}, false) {
-		if c.record() == nil {
-			return nil
-		}
-		name := c.record().Channel(contract.Attempt{NoWait: true})
-		if name == "" {
-			return nil
-		}
-		channels = append(channels, releaseChannel{c.in.client, name})
+// channel returns the channel on which a release of m is announced, or "" if it is not.
+func (m member) channel() string {
+	if m.record() == nil {
+		return ""
 	}
-	return channels
+	return m.record().Channel(contract.Attempt{NoWait: true})
 }
 
 func (l *redLock) Traits() *contract.Traits { return &l.traits }
@@ -289,7 +275,7 @@ func (l *redLock) newVote(o engine.Owner, field string) *redVote {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
-	l.client.in().votes.add(v)
+	l.client.in().votes.byField.Store(field, v)
 	return v
 }
 
@@ -422,7 +408,7 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
-		case err == errTaken && len(l.nodes[i].channels) > 0:
+		case err == errTaken && l.nodes[i].announced:
 			taken++
 			r.Taken = append(r.Taken, i)
 		case err == errTaken:

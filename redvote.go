@@ -147,9 +147,6 @@ func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlie
 		return ErrLockLost
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // a foreign Locker returns the loss of an earlier hold, once
-		ok, err = n.TryLock(ctx, 0, lease)
-	}
 	n.unhealthy.Get().Store(err != nil)
 	switch said := redis.Error(nil); {
 	case err == nil && !ok:
@@ -284,7 +281,7 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 		v.over = true
 		v.agent.Holds(false)
 		v.leave()
-		v.lock.client.in().votes.remove(v) // now the next vote of the caller waits for these requests
+		v.lock.client.in().votes.byField.Delete(v.field) // now the next vote of the caller waits for these requests
 	}
 	return above
 }
@@ -367,8 +364,8 @@ func (l *redLock) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
 	for _, i := range nodes {
-		for _, c := range l.nodes[i].channels {
-			all = append(all, c.client.engine().Hub().JoinFor(signal, c.name))
+		for _, m := range l.nodes[i].locks {
+			all = append(all, m.in.client.engine().Hub().JoinFor(signal, m.channel()))
 		}
 	}
 	return all
@@ -384,28 +381,17 @@ type nodeRequest struct {
 // A voteTable has the votes of a Client that are not over, by their fields, and the requests that nodes have not
 // answered yet.
 type voteTable struct {
+	byField sync.Map // the votes
+
 	mu      sync.Mutex // guards below; no other mutex is locked while it is held
-	votes   map[string]*redVote
 	pending map[nodeRequest][]chan struct{}
 }
 
 // of returns the vote with this field, or nil.
 func (t *voteTable) of(field string) *redVote {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.votes[field]
-}
-
-func (t *voteTable) add(v *redVote) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.votes[v.field] = v
-}
-
-func (t *voteTable) remove(v *redVote) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.votes, v.field)
+	found, _ := t.byField.Load(field)
+	v, _ := found.(*redVote)
+	return v
 }
 
 // asks records a request to node i, and returns the earlier requests for the same caller that the node has not answered
