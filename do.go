@@ -32,7 +32,11 @@ import (
 // or the lock was lost in this way several times in a row, because Redis takes too long to answer. TryDo reports
 // whether fn was called.
 func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return do(ctx, h, fn)
+	if fn == nil {
+		return h.fail("do", errNilFunction)
+	}
+	_, err := doHeld(ctx, h, "lock", engine.Request{Wait: -1}, fn)
+	return err
 }
 
 // TryDo is like Do, but waits for the lock for at most wait, as TryLock does: with a wait of 0 it makes one attempt. It
@@ -56,36 +60,17 @@ func (h *handle) TryDo(
 	wait time.Duration,
 	fn func(ctx context.Context) error,
 ) (ran bool, err error) {
-	return tryDo(ctx, h, wait, fn)
-}
-
-var errNilFunction = invalid("the function is nil")
-
-// do implements Do for every Locker.
-func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) error {
-	if fn == nil {
-		return l.fail("do", errNilFunction)
-	}
-	_, err := doHeld(ctx, l, "lock", engine.Request{Wait: -1}, fn)
-	return err
-}
-
-// tryDo implements TryDo for every Locker.
-func tryDo(
-	ctx context.Context,
-	l acquirable,
-	wait time.Duration,
-	fn func(ctx context.Context) error,
-) (ran bool, err error) {
 	r, err := tryRequest(wait, 0)
 	if fn == nil {
 		err = errNilFunction
 	}
 	if err != nil {
-		return false, l.fail("trydo", err)
+		return false, h.fail("trydo", err)
 	}
-	return doHeld(ctx, l, "trylock", r, fn)
+	return doHeld(ctx, h, "trylock", r, fn)
 }
+
+var errNilFunction = invalid("the function is nil")
 
 // doHeld acquires l, calls fn and releases l. It reports whether fn was called. Errors of the acquisition name op.
 func doHeld(
@@ -95,6 +80,11 @@ func doHeld(
 	r engine.Request,
 	fn func(ctx context.Context) error,
 ) (ran bool, err error) {
+	if many := manyOf(l); many != nil && len(many.ends) > 0 && ctx != nil {
+		within, end := context.WithCancel(ctx) // Guard creates guards at other Clients, which end with the call
+		defer end()
+		ctx = within
+	}
 	began, wait := time.Now(), r.Wait
 	for asked := 1; ; asked++ {
 		ok, err := l.acquire(ctx, op, r)
@@ -116,6 +106,14 @@ func doHeld(
 			r.Wait = max(0, wait-time.Since(began))
 		}
 	}
+}
+
+// manyOf returns the locks of l if it is a MultiLock, and nil otherwise.
+func manyOf(l acquirable) *multi {
+	if h, ok := l.(*handle); ok {
+		return h.many.Get()
+	}
+	return nil
 }
 
 // guardHeld calls guard for a caller that has just acquired the lock. If code of the user panics meanwhile, or ends the
@@ -152,10 +150,9 @@ func callHeld(
 	release func() error,
 ) (err error) {
 	var cause error
-	_, several := l.(*MultiLock)
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
-		err = outcome(err, cause, release(), several)
+		err = outcome(err, cause, release(), manyOf(l) != nil)
 	}()
 	within, end := guard.NewCall(guarded)
 	defer end()

@@ -156,33 +156,6 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see
-// [Lock.Do].
-func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	ctx, end := l.within(ctx)
-	defer end()
-	return do(ctx, l, fn)
-}
-
-// TryDo is like Do, but waits for at most wait, and reports whether fn was called: see [Lock.TryDo].
-func (l *MultiLock) TryDo(
-	ctx context.Context,
-	wait time.Duration,
-	fn func(ctx context.Context) error,
-) (ran bool, err error) {
-	ctx, end := l.within(ctx)
-	defer end()
-	return tryDo(ctx, l, wait, fn)
-}
-
-// within returns the context of a call of Do or TryDo. Guard creates guards at other Clients, which end with the call.
-func (l *MultiLock) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if many := l.many.Get(); many == nil || len(many.ends) == 0 || ctx == nil {
-		return ctx, func() {}
-	}
-	return context.WithCancel(ctx)
-}
-
 func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	if err := l.open(ctx); err != nil {
 		return nil, err
