@@ -35,7 +35,7 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 	if fn == nil {
 		return h.fail("do", errNilFunction)
 	}
-	_, err := doHeld(ctx, h, "lock", engine.Request{Wait: -1}, fn)
+	_, err := doHeld(ctx, h, "lock", "do", engine.Request{Wait: -1}, fn)
 	return err
 }
 
@@ -67,16 +67,17 @@ func (h *handle) TryDo(
 	if err != nil {
 		return false, h.fail("trydo", err)
 	}
-	return doHeld(ctx, h, "trylock", r, fn)
+	return doHeld(ctx, h, "trylock", "trydo", r, fn)
 }
 
 var errNilFunction = invalid("the function is nil")
 
-// doHeld acquires l, calls fn and releases l. It reports whether fn was called. Errors of the acquisition name op.
+// doHeld acquires l, calls fn and releases l, for the method call. It reports whether fn was called. Errors of the
+// acquisition name op.
 func doHeld(
 	ctx context.Context,
 	l acquirable,
-	op string,
+	op, call string,
 	r engine.Request,
 	fn func(ctx context.Context) error,
 ) (ran bool, err error) {
@@ -91,13 +92,9 @@ func doHeld(
 		if !ok {
 			return false, err
 		}
-		guarded, err := guardHeld(ctx, l.Guard, l.Unlock)
+		guarded, err := guardHeld(ctx, l)
 		if err == nil {
-			call := "do"
-			if r.Wait >= 0 {
-				call = "trydo"
-			}
-			return true, callHeld(guarded, l, call, fn, func() error { return l.Unlock(ctx) })
+			return true, callHeld(ctx, guarded, l, call, fn)
 		}
 		if unlocked := l.Unlock(ctx); !lostUnused(err) || asked == engine.MostAsked {
 			return false, outcome(err, err, unlocked, false)
@@ -116,20 +113,16 @@ func manyOf(l acquirable) *multi {
 	return nil
 }
 
-// guardHeld calls guard for a caller that has just acquired the lock. If code of the user panics meanwhile, or ends the
-// goroutine, it calls release.
-func guardHeld(
-	ctx context.Context,
-	guard func(ctx context.Context) (context.Context, error),
-	release func(ctx context.Context) error,
-) (guarded context.Context, err error) {
+// guardHeld calls Guard for a caller that has just acquired l. If code of the user panics meanwhile, or ends the
+// goroutine, it releases l.
+func guardHeld(ctx context.Context, l acquirable) (guarded context.Context, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = release(context.WithoutCancel(ctx))
+			_ = l.Unlock(context.WithoutCancel(ctx))
 		}
 	}()
-	guarded, err = guard(ctx)
+	guarded, err = l.Guard(ctx)
 	returned = true
 	return guarded, err
 }
@@ -141,18 +134,17 @@ func lostUnused(err error) bool {
 }
 
 // callHeld calls fn, for the method op of l, with a context that ends with guarded and with the call. Then it releases
-// the hold, even if fn panics, and returns the outcome.
+// the hold that ctx leads to, even if fn panics, and returns the outcome.
 func callHeld(
-	guarded context.Context,
+	ctx, guarded context.Context,
 	l acquirable,
 	op string,
 	fn func(ctx context.Context) error,
-	release func() error,
 ) (err error) {
 	var cause error
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
-		err = outcome(err, cause, release(), manyOf(l) != nil)
+		err = outcome(err, cause, l.Unlock(ctx), manyOf(l) != nil)
 	}()
 	within, end := guard.NewCall(guarded)
 	defer end()

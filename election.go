@@ -67,20 +67,11 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)
 	}
-	for asked := 1; ; asked++ {
-		term, err := e.Campaign(ctx)
-		if err != nil {
-			return err
-		}
-		resign := func(ctx context.Context) error { return term.resign(ctx, "lead") }
-		guarded, err := guardHeld(term.hold.owner().In(ctx), e.lock.Guard, resign)
-		if err == nil {
-			return callHeld(guarded, &e.lock, "lead", fn, func() error { return resign(ctx) })
-		}
-		if resigned := resign(ctx); !lostUnused(err) || asked == engine.MostAsked {
-			return outcome(err, err, resigned, false)
-		}
+	if ctx != nil {
+		ctx = ContextWithOwner(ctx)
 	}
+	_, err := doHeld(ctx, &e.lock, "campaign", "lead", engine.Request{Wait: -1}, fn)
+	return err
 }
 
 // Token returns the token of the term to which ctx belongs: ctx is the context of [Term.Context], or the one that Lead
@@ -128,11 +119,8 @@ func (t *Term) Token() int64 {
 // Resign may be called more than once: only the first call has an effect, and later calls return nil. The error is
 // ErrLockLost if the leadership was lost before. Any other error means that Redis has not confirmed the release of the
 // lock; even then the term has ended.
-func (t *Term) Resign(ctx context.Context) error { return t.resign(ctx, "resign") }
-
-// resign implements Resign. Its errors name op.
-func (t *Term) resign(ctx context.Context, op string) error {
-	if err := t.held().release(ctx, op); !errors.Is(err, errReleased) {
+func (t *Term) Resign(ctx context.Context) error {
+	if err := t.held().release(ctx, "resign"); !errors.Is(err, errReleased) {
 		return err
 	}
 	return nil

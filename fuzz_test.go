@@ -724,13 +724,13 @@ func TestDoAcquiresAgainWhatWasLostBeforeItsFunction(t *testing.T) {
 		return guarded.Err()
 	}
 	l := &losing{acquirable: c.NewLock("l"), times: 2}
-	_, err = doHeld(ctx, l, "lock", engine.Request{Wait: -1}, fn)
+	_, err = doHeld(ctx, l, "lock", "do", engine.Request{Wait: -1}, fn)
 	require.NoError(t, err)
 	assert.Equal(t, 1, called)
 	assert.Equal(t, []time.Duration{-1, -1, -1}, l.waits)
 
 	l.times, l.waits = 2, nil
-	ran, err := doHeld(ctx, l, "trylock", engine.Request{Wait: soon}, fn)
+	ran, err := doHeld(ctx, l, "trylock", "trydo", engine.Request{Wait: soon}, fn)
 	require.NoError(t, err)
 	assert.True(t, ran)
 	assert.Equal(t, 2, called)
@@ -741,7 +741,7 @@ func TestDoAcquiresAgainWhatWasLostBeforeItsFunction(t *testing.T) {
 	}
 
 	l.times = engine.MostAsked
-	ran, err = doHeld(ctx, l, "trylock", engine.Request{Wait: soon}, fn)
+	ran, err = doHeld(ctx, l, "trylock", "trydo", engine.Request{Wait: soon}, fn)
 	assert.False(t, ran)
 	require.ErrorIs(t, err, ErrLockLost)
 	assert.Equal(t, 2, called)

@@ -253,7 +253,11 @@ func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHol
 // [Hold.Extend] extends it. If code calls Lock or Do with the context of [Hold.Context], the lease is renewed
 // automatically from that moment on.
 func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
-	return tryAcquireHold(ctx, h, wait, lease)
+	r, err := tryRequest(wait, lease)
+	if err != nil {
+		return nil, false, h.fail("tryacquire", err)
+	}
+	return newHold(ctx, h, "tryacquire", r)
 }
 
 // extend implements [Hold.Extend], which adds the name to the error.

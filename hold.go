@@ -71,15 +71,6 @@ func acquireHold(ctx context.Context, l acquirable, op string) (*Hold, error) {
 	return h, err
 }
 
-// tryAcquireHold implements TryAcquire for every lock.
-func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration) (*Hold, bool, error) {
-	r, err := tryRequest(wait, lease)
-	if err != nil {
-		return nil, false, l.fail("tryacquire", err)
-	}
-	return newHold(ctx, l, "tryacquire", r)
-}
-
 // newHold acquires l for a new owner.
 func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {

@@ -160,11 +160,14 @@ func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	if err := l.open(ctx); err != nil {
 		return nil, err
 	}
-	ctx, stop := l.untilClosed(ctx)
-	guarded, err := guardAll(ctx, l.locks)
-	if err != nil {
-		stop()
-		return nil, err
+	guarded, stop := l.untilClosed(ctx)
+	for _, m := range l.locks { // one inside the other: the innermost guard ends with the first that ends, and has its cause
+		inner, err := m.Guard(guarded)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		guarded = inner
 	}
 	if len(l.ends) > 0 {
 		context.AfterFunc(guarded, stop)
@@ -179,19 +182,6 @@ func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 		ctx, stops[i] = c.engine().UntilClosed(ctx)
 	}
 	return ctx, func() { each.Do(stops, func(stop func()) { stop() }) }
-}
-
-// guardAll guards the locks one inside the other. So the innermost guard ends with the first guard that ends, and has
-// its cause.
-func guardAll(ctx context.Context, locks []member) (context.Context, error) {
-	for _, m := range locks {
-		guarded, err := m.Guard(ctx)
-		if err != nil {
-			return nil, err
-		}
-		ctx = guarded
-	}
-	return ctx, nil
 }
 
 func (l *multi) isLocked(ctx context.Context) (bool, error) {

@@ -207,7 +207,7 @@ func TestLeadTellsOfALostLead(t *testing.T) {
 		})
 		b.MustBe(err, io.ErrNoProgress)
 		b.MustBe(err, ErrLockLost)
-		assert.ErrorContains(t, err, "relock: lead ")
+		assert.ErrorContains(t, err, "relock: unlock ")
 		assert.NotContains(t, err.Error(), "release")
 		assert.PanicsWithValue(t, "mine", func() {
 			_ = e.Lead(ctx, func(context.Context) error { panic("mine") })
