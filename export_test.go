@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -69,3 +70,9 @@ func (v *redVote) Alive() (n int) {
 func (v *redVote) Expired() bool { return v.expired() }
 
 func (v *redVote) Caller() engine.Owner { return v.caller }
+
+// Lower makes all nodes reduce their hold counts to holdCount. settled waits for their answers.
+func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit time.Duration)) {
+	r := v.lowerTo(ctx, holdCount)
+	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
+}

@@ -124,16 +124,6 @@ func lockOf[L contract.Lock](m member) (l L, ok bool) {
 	return l, ok
 }
 
-// records returns the members with a record of which m consists, if it is a MultiLock or has one itself.
-func (m member) records() (all []member) {
-	for _, part := range flat([]member{m}, false) {
-		if part.record() != nil {
-			all = append(all, part)
-		}
-	}
-	return all
-}
-
 // compare orders members: see the rules above. The last part of the order is that of this process only.
 func (m member) compare(o member) int {
 	order := cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))

@@ -105,7 +105,8 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 func checkNodes(members []member) error {
 	var voters [][]member // the records of each node
 	for _, c := range members {
-		for _, r := range c.records() {
+		records := slices.DeleteFunc(flat([]member{c}, false), func(m member) bool { return m.record() == nil })
+		for _, r := range records {
 			if r.record().Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
@@ -120,7 +121,7 @@ func checkNodes(members []member) error {
 				}
 			}
 		}
-		voters = append(voters, c.records())
+		voters = append(voters, records)
 	}
 	return checkTwice(members)
 }
@@ -130,7 +131,8 @@ type redLock struct {
 	traits contract.Traits
 	client *Client
 	nodes  []*redNode
-	needed int // a majority
+	needed int           // a majority
+	grace  time.Duration // how long a round waits for the answer of a node that it does not need
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -162,7 +164,7 @@ func (l *redLock) describe(members []member) {
 		if c.record() == nil || c.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
-		l.nodes = append(l.nodes, n)
+		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
 		names, ids = append(names, c.Name()), append(ids, n.id)
 	}
 	l.traits.ID = contract.LockID{
@@ -229,7 +231,7 @@ func (l *redLock) Release(r contract.Release) call {
 
 func (l *redLock) RollBack(a contract.Attempt) call {
 	return l.by(a.Field, done, func(w *send.Wait, v *redVote) (bool, error) {
-		v.Lower(w.Ctx, a.HoldCount-1)(engine.UnlockTime)
+		_ = v.lowerTo(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
 		return true, nil
 	})
 }
@@ -262,7 +264,7 @@ func (l *redLock) Check(field string) error {
 // Lost releases what the nodes still have, because the owner may never call Unlock.
 func (l *redLock) Lost(field string) {
 	if v := l.client.in().votes.of(field); v != nil {
-		v.Lower(context.Background(), 0)
+		v.lowerTo(context.Background(), 0)
 	}
 }
 
@@ -292,7 +294,7 @@ func (l *redLock) Ask(
 	}
 	defer func() { // also after a panic of a context of the user
 		if status != contract.Held {
-			v.Lower(p.Ctx, a.HoldCount-1)
+			v.lowerTo(p.Ctx, a.HoldCount-1)
 		}
 	}()
 	return v.Ask(p, a)
@@ -306,7 +308,7 @@ func (l *redLock) Unanswered() error {
 // Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status, refused engine.Refusal, err error) {
 	l := v.lock
-	if err = mayAsk(p); err != nil {
+	if err = p.Over(); err != nil && err != errTimeUp { // a wait of 0 allows one round
 		return status, refused, err
 	}
 	sent := time.Now()
@@ -332,18 +334,10 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 		return contract.Held, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
-	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil && err != errTimeUp {
+	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
 		return status, refused, err
 	}
 	return v.endOfRound(p.Ctx, a, r, over != nil)
-}
-
-// mayAsk returns nil if a round may begin.
-func mayAsk(p *send.Wait) error {
-	if why := p.Over(); why != errTimeUp { // a wait of 0 allows one round
-		return why
-	}
-	return nil
 }
 
 // checkWait returns an error if the caller would wait for itself: it has so many nodes by other ways than this RedLock
@@ -451,7 +445,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	if !patient.Deadline.IsZero() {
 		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then returns its error
 	}
-	if r.collect(&patient, l.grace(), nil) == nil {
+	if r.collect(&patient, l.grace, nil) == nil {
 		_ = r.collect(&patient, send.ConnectTime, r.won) // the answers of the nodes explain more than errTimeUp
 	}
 	failed := r.missing + len(r.Unwrap()) - r.count(errNotAsked) - r.count(ErrNotHeld)
@@ -563,14 +557,5 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 	return r, r.collect(p, l.limit(), nil)
 }
 
-// grace returns how long a round waits for the answer of a node that it does not need.
-func (l *redLock) grace() time.Duration {
-	var most time.Duration
-	for _, n := range l.nodes {
-		most = max(most, n.timeout)
-	}
-	return most
-}
-
 // limit returns the time after which every node that keeps to its timeout has answered.
-func (l *redLock) limit() time.Duration { return l.grace() + send.MinWait/4 }
+func (l *redLock) limit() time.Duration { return l.grace + send.MinWait/4 }

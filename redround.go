@@ -118,7 +118,7 @@ func (r *round) collectGrants(p *send.Wait, sent time.Time) (over, err error) {
 		return over, nil
 	}
 	late := r.unhealthy()
-	err = r.collect(p, time.Since(sent)+l.grace()/8, func() bool { return r.missing <= late })
+	err = r.collect(p, time.Since(sent)+l.grace/8, func() bool { return r.missing <= late })
 	if err == errTimeUp {
 		err = nil
 	}

@@ -236,12 +236,6 @@ func (v *redVote) note(i int, held nodeHold) (wanted bool) {
 	return true
 }
 
-// Lower makes all nodes reduce their hold counts to holdCount.
-func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit time.Duration)) {
-	r := v.lowerTo(ctx, holdCount)
-	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
-}
-
 // lowerTo makes all nodes reduce their hold counts to holdCount, at the same time.
 func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	r := v.lock.newRound()
