@@ -56,10 +56,8 @@ var Code = []Mistake{
 		Name: "extendUnanswered", File: "internal/engine/extend.go",
 		Omits: "An Extend without an answer fails.",
 		Changes: []Change{{
-			`case err != nil:
-		return err
-	case !x.`,
-			`case !x.`,
+			"return func() error { return h.extended(sent, length) }, err",
+			"return func() error { return h.extended(sent, length) }, h.lossOf()",
 		}},
 	},
 	{
