@@ -431,17 +431,22 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		return late, errAllLate
 	}
 	if together {
-		end := g.validUntil(g.parts)
-		for _, p := range g.parts {
-			if p.in != nil {
-				p.in.client.engine().LimitValidity(p.in.lock, engine.OwnerOf(g.ctx), end)
-			}
-		}
+		g.endTogether()
 	}
 	for _, p := range g.parts {
 		p.report.Tell()
 	}
 	return acquired, nil
+}
+
+// endTogether makes the holds on the locks, which have an explicit lease, end with the first of them.
+func (g *gathering) endTogether() {
+	end := g.validUntil(g.parts)
+	for _, p := range g.parts {
+		if p.in != nil {
+			p.in.client.engine().LimitValidity(p.in.lock, engine.OwnerOf(g.ctx), end)
+		}
+	}
 }
 
 // validUntil returns the time until which the locks in held are valid that have an explicit lease.

@@ -264,7 +264,7 @@ func (l *redLock) Check(field string) error {
 // Lost releases what the nodes still have, because the owner may never call Unlock.
 func (l *redLock) Lost(field string) {
 	if v := l.client.in().votes.of(field); v != nil {
-		v.lowerTo(context.Background(), 0)
+		_ = v.lowerTo(context.Background(), 0)
 	}
 }
 
@@ -294,7 +294,7 @@ func (l *redLock) Ask(
 	}
 	defer func() { // also after a panic of a context of the user
 		if status != contract.Held {
-			v.lowerTo(p.Ctx, a.HoldCount-1)
+			_ = v.lowerTo(p.Ctx, a.HoldCount-1)
 		}
 	}()
 	return v.Ask(p, a)
