@@ -24,6 +24,8 @@
 -- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
 --          in ms. The clock may have been set back a little.
 -- Defines  is_write(field)                           whether the field is a write hold.
+-- Defines  fields_of(lock)                           the fields and values of a read/write lock, one after the other;
+--          if it has more than a lock may have, nil and what refuse says.
 -- Defines  hold_count_of(value)                      the hold count of a reader, limited to the number that a loop
 --          may run to.
 -- Defines  leases_of(reader, hold_count)             how many leases of a reader count.
@@ -64,6 +66,15 @@ end
 
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function fields_of(lock)
+    local n = redis.call('hlen', lock)
+    if n > most_holds + 1 then -- and the mode
+        return nil, 'fields ' .. n
+    end
+    -- At most most_holds, and the mode.
+    return redis.call('hgetall', lock)
+end
 
 -- Other data may be in the place of a hold count. The keys of a relock reader have no greater numbers.
 local function hold_count_of(value)

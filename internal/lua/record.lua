@@ -14,8 +14,6 @@
 -- Defines  is_hold(field, value)                     the hold count if the field is a hold, else nothing.
 -- Defines  too_deep(field, hold_count)               whether the hold count of a hold of a read/write lock is higher
 --          than that of a reader may be.
--- Defines  fields_of(lock)                           the fields and values of a read/write lock, one after the other;
---          if it has more than a lock may have, nil and what refuse says.
 -- Defines  is_relocks(field)                         whether the holder, or the waiter, is one of relock, which uses the
 --          line, the wait queue in Redis.
 -- Defines  is_value(field, value)                    whether the field belongs to Redisson's multi lock of values.
@@ -79,15 +77,6 @@ end
 
 local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
-end
-
-local function fields_of(lock)
-    local n = redis.call('hlen', lock)
-    if n > most_holds + 1 then -- and the mode
-        return nil, 'fields ' .. n
-    end
-    -- At most most_holds, and the mode.
-    return redis.call('hgetall', lock)
 end
 
 -- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
