@@ -44,7 +44,6 @@
 -- Defines  settle(line)                          ends a line in which nobody waits, for a lock that is free.
 -- For this file:
 -- Defines  wait_number(field)                    the number of the wait that a field belongs to.
--- Defines  in_parts(list, run)                   calls run with the elements of list.
 
 local most_places = 20000 -- up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
@@ -75,19 +74,13 @@ local function open_line(lock, order, waits, field)
         mine = mine}
 end
 
--- A call in Lua may have some thousand arguments at most.
-local function in_parts(list, run)
-    -- At most longest_line.
-    for from = 1, #list, 1000 do
-        run(unpack(list, from, math.min(from + 999, #list)))
-    end
-end
-
 local function remove(line, clients)
-    in_parts(clients, function(...)
-        line.size = line.size - redis.call('zrem', line.order, ...)
-        redis.call('hdel', line.waits, ...)
-    end)
+    -- At most longest_line. A call in Lua may have some thousand arguments at most.
+    for from = 1, #clients, 1000 do
+        local part = {unpack(clients, from, math.min(from + 999, #clients))}
+        line.size = line.size - redis.call('zrem', line.order, unpack(part))
+        redis.call('hdel', line.waits, unpack(part))
+    end
 end
 
 local function settle(line)
