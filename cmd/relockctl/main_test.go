@@ -478,9 +478,9 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 
 	// asked are the secrets of the waiters: see internal/engine/line.go.
 	var asked []string
-	for client, place := range rdb.HGetAll(ctx, "relock_line:{"+name+"}:places").Val() {
-		if words := strings.Fields(place); len(client) == 36 && len(words) > 5 {
-			asked = append(asked, words[4], words[5])
+	for client, place := range rdb.HGetAll(ctx, "relock_line:{"+name+"}:waits").Val() {
+		if words := strings.Fields(place); len(client) == 36 && len(words) > 4 {
+			asked = append(asked, words[3], words[4])
 		}
 	}
 	require.Len(t, asked, 4)

@@ -29,7 +29,7 @@
 -- If the user may not read a key, the answer is an error that names the key or the command. Data that no lock writes
 -- is refused: see record.lua.
 
---[[with forms record announce clock semaphore clients standing line tombstones readers waiters]]
+--[[with forms record announce clock semaphore clients standing tombstones line readers waiters]]
 return answer(function()
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local wishes = KEYS[12]

@@ -57,7 +57,7 @@ pcall(function()
     end
 end)
 if late then
-    pcall(bury, q.waits, from)
+    bury(q.waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash'})

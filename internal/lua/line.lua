@@ -21,8 +21,8 @@
 -- grants have its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
 -- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
 -- already grants nothing, so no message is sent twice. Both keys expire after line_life if no client has joined, and the
--- waits after tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although
--- nobody waits; who releases it then removes shared.
+-- waits after tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order, until it is released; if
+-- its lease ends instead, shared is older than the next line, and one release too many may be left to everybody.
 --
 -- This file stores the line. passing.lua passes the lock along it.
 --
@@ -41,7 +41,7 @@
 --          place, or nil. It reads many at a time. The places that are read together have a list of them, together: see
 --          is_reachable of passing.lua.
 -- Defines  remove(line, clients)                 removes these clients and their places.
--- Defines  settle(line)                          ends a line in which nobody waits, for a lock that is free.
+-- Defines  settle(line)                          ends a line without clients, of a lock that is free.
 -- For this file:
 -- Defines  wait_number(field)                    the number of the wait that a field belongs to.
 
@@ -97,7 +97,7 @@ local function join(line, field, wish)
         return false -- the caller polls
     end
     local last = line.size > 0 and redis.call('zrevrange', line.order, 0, 0, 'withscores')[2]
-    if last and not (tonumber(last) < most_numbers) then
+    if last and not (tonumber(last) >= 0 and tonumber(last) < most_numbers) then
         refuse(line.order, 'type zset')
     end
     local kept, now = before and before.field == field and before.lease, now_ms()
@@ -105,7 +105,7 @@ local function join(line, field, wish)
         since = before and before.since or ms(math.floor(now / 1000)), client = client}
     line.shared = line.shared or now -- while the line was empty, releases were announced to everybody
     local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-    local wrong
+    local wrong, size = nil, line.size
     -- At most 4.
     for _, command in ipairs({
         {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, 'shared', ms(line.shared)},
@@ -115,15 +115,19 @@ local function join(line, field, wish)
         wrong = wrong or type(answer) == 'table' and answer
         line.size = line.size + (command[1] == 'zadd' and tonumber(answer) or 0)
     end
-    if wrong and not before then
+    if wrong and line.size > size then
         remove(line, {client})
         settle(line)
     end
     if wrong and not wrong.err:find('OOM ', 1, true) then
         error(wrong, 0)
     end
-    line.mine = not wrong and p or before
-    return not wrong
+    if wrong then
+        return false
+    end
+    line.mine = p
+    pcall(drop_tombstones, line.waits, now) -- the place is written
+    return true
 end
 
 local function leave(line, field)

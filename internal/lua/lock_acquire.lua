@@ -79,7 +79,7 @@ if hold_count == '1' and there ~= 0 then
     local subscribed = known and (delivery == 'poll' or
         redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
     local number = subscribed and tonumber(last[2]) + 1
-    local ahead = number and number < 1e15 and redis.pcall('zcard', order)
+    local ahead = number and number > 0 and number < 1e15 and redis.pcall('zcard', order)
     if type(ahead) == 'number' and ahead < near_head then
         local since = redis.pcall('time')[1] or ''
         local brief = string.format('%.0f', math.min(ARGV[2], math.max(ARGV[9] or 0, provisional)))
@@ -100,7 +100,7 @@ end
 return answer(function()
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local leave_line -- nil if nobody waits
+local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end

@@ -58,14 +58,14 @@ local function keeps_for(line, p, channel, how)
         since, told = tonumber(since), tonumber(told)
     end
     if not since or now < (told or since) then -- the first time since that request, or the clock was set back
-        redis.call('hset', line.waits, 'kept', request .. ms(now))
+        redis.pcall('hset', line.waits, 'kept', request .. ms(now)) -- memory may be short
         return true
     elseif not told and now - since < half then
         return true
     end
     announce(how, grants_to(channel, p), 'free')
     if not told then
-        redis.call('hset', line.waits, 'kept', request .. ms(since) .. ' ' .. ms(now))
+        redis.pcall('hset', line.waits, 'kept', request .. ms(since) .. ' ' .. ms(now))
     end
     return not told or now - told < half
 end
@@ -100,6 +100,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             break
         end
     end
+    if #gone > 0 and not to then -- a script that has removed something would acquire the lock although memory is short
+        redis.call('zadd', line.order, 'xx', 0, '')
+    end
     remove(line, gone)
     if is_left then
         settle(line)
@@ -124,7 +127,7 @@ local function release_to_all(line, channel, how, message, window, always)
     end
     local known = listeners(channel, how)
     if due then
-        redis.call('hset', line.waits, 'shared', ms(now))
+        redis.pcall('hset', line.waits, 'shared', ms(now))
         if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0

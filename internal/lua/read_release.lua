@@ -55,7 +55,7 @@ local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
 if late and left == 0 then
-    pcall(bury, KEYS[4], field) -- an error there must not stop a release
+    bury(KEYS[4], field)
 end
 if hold_count == 0 then
     drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind

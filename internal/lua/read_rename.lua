@@ -57,7 +57,7 @@ if living(to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
         drop_leases(waits, prefix, from, 1, 1)
-        pcall(bury, waits, from)
+        bury(waits, from)
     end
     if ends > 0 then
         set_lease_of(to)
@@ -73,7 +73,7 @@ if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record
     end
-    pcall(bury, waits, from)
+    bury(waits, from)
 end
 if hold_count == 0 then
     return {-1, 0, now}

@@ -114,7 +114,7 @@ end
 -- The owner of a detached reader is 0: see internal/engine/field.go.
 local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
-        pcall(bury, waits, reader) -- an error there must not stop a release
+        bury(waits, reader)
     end
     -- At most most_hold_count.
     for n = from, math.min(to, most_hold_count) do

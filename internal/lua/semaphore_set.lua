@@ -34,7 +34,7 @@ else
     redis.call('set', free, ms(available))
 end
 if request then
-    try(function() bury(line.waits, request) end) -- the number is set, and what it makes available passes to the line
+    bury(line.waits, request) -- the number is set, and what it makes available passes to the line
 end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}

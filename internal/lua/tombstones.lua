@@ -2,20 +2,18 @@
 -- queue in Redis. See line.lua; a fair lock, which has no line, has the same hash.
 --
 -- A field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds it. Its value
--- is the epoch ms at which it expires; the scripts that leave another one drop it then.
+-- is the epoch ms at which it expires. The scripts that leave another one, and callers that join the line, look at some
+-- fields, and drop the tombstones among them that have expired.
 --
 -- Defines  bury(waits, field)       leaves a tombstone: field never acquires the lock again. It is written even if Redis
---          has no memory left: the request may run when it has some again.
+--          has no memory left: the request may run when it has some again. It does not fail.
+-- Defines  drop_tombstones(waits, now)  drops some that have expired.
 -- Defines  is_buried(waits, field)  whether field has ended.
 
 local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
--- The first command changes nothing. It needs no memory, and after it Redis accepts the tombstone even if memory is
--- short. Each run drops more old ones, of eight fields, than it leaves, as long as many are old.
-local function bury(waits, field)
-    redis.pcall('hdel', waits, '')
-    local now, old = now_ms(), {}
-    local some = redis.call('hrandfield', waits, 8, 'withvalues')
+local function drop_tombstones(waits, now)
+    local some, old = redis.call('hrandfield', waits, 8, 'withvalues'), {}
     -- At most 8 fields.
     for i = 1, #some, 2 do
         if #some[i] > 36 and (tonumber(some[i + 1]) or now) < now then
@@ -25,11 +23,20 @@ local function bury(waits, field)
     if #old > 0 then
         redis.call('hdel', waits, unpack(old))
     end
-    local left = redis.call('pttl', waits)
-    redis.pcall('hset', waits, field, ms(now + tombstone_life))
-    if left < tombstone_life then
-        begin_lease(waits, tombstone_life, field)
-    end
+end
+
+-- The first command changes nothing. It needs no memory, and after it Redis accepts the tombstone even if memory is
+-- short.
+local function bury(waits, field)
+    pcall(function()
+        redis.pcall('hdel', waits, '')
+        local now, left = now_ms(), redis.call('pttl', waits)
+        drop_tombstones(waits, now)
+        redis.pcall('hset', waits, field, ms(now + tombstone_life))
+        if left < tombstone_life then
+            begin_lease(waits, tombstone_life, field)
+        end
+    end)
 end
 
 local function is_buried(waits, field)

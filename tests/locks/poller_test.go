@@ -162,7 +162,7 @@ func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks 
 		})
 	}
 	testredis.Await(t, "all stand in their lines", 2*locktest.Soon, func() bool {
-		return len(b.Rdb.Keys(ctx, "relock_line:{"+b.LockName+"*").Val()) == locks
+		return len(b.Rdb.Keys(ctx, "relock_line:{"+b.LockName+"*order").Val()) == locks
 	})
 	subscriptions := func() (ids []string) {
 		clients, err := b.Rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
@@ -215,7 +215,7 @@ func TestIdleWaitersShareALook(t *testing.T) {
 		go func() { _ = waits.NewLock(name).Lock(ctx) }()
 	}
 	testredis.Await(t, "all stand in their lines", 2*locktest.Soon, func() bool {
-		return len(b.Rdb.Keys(ctx, "relock_line:{"+b.LockName+"-*").Val()) == locks
+		return len(b.Rdb.Keys(ctx, "relock_line:{"+b.LockName+"-*order").Val()) == locks
 	})
 	testredis.Await(t, "the lookout looks", locktest.Soon, func() bool { return looks.Load() > 2 })
 	asked, looked, start := asks.Load(), looks.Load(), time.Now()
