@@ -15,14 +15,14 @@ import (
 )
 
 // A script has the preludes that it uses, each behind those that this one uses, and no others: without any of them it
-// would use names that nobody defines.
+// would use names without a definition.
 func TestScriptsHaveWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	with := regexp.MustCompile(`--\[\[with .*\]\]`)
 	preludes := map[string]bool{}
 	for _, name := range Names() {
 		text := code()[name]
-		assert.Subset(t, ofRedis, globals(t, join(text)), "names that nobody defines in %s", name)
+		assert.Subset(t, ofRedis, globals(t, join(text)), "names without a definition in %s", name)
 		for _, at := range with.FindAllStringIndex(text, -1) {
 			list := strings.Fields(text[at[0]+len("--[[with ") : at[1]-len("]]")])
 			for i, prelude := range list {
