@@ -66,31 +66,32 @@ local may_wait = delivery == 'push' or delivery == 'poll'
 -- to run.
 if hold_count == '1' and there ~= 0 then
     local client = field:sub(1, 36)
-    local last = redis.pcall('zrevrange', order, 0, 0, 'withscores')
-    local holders = last[1] and redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
+    local head = redis.pcall('hmget', waits, field, client, 'shared')
+    local holders = head[1] == false and (not may_wait or head[3] and not head[2]) and
+        redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
     local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
         holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:%d+$')
-    local head = holder and #holder == 36 and redis.pcall('hmget', waits, field, client, 'shared') or {}
-    local pttl = head[1] == false and not (may_wait and (head[2] or not head[3])) and redis.pcall('pttl', lock)
+    local pttl = holder and #holder == 36 and redis.pcall('pttl', lock)
     local known = type(pttl) == 'number'
     if known and not may_wait then
         return string.format('0 %.0f 0', pttl)
     end
     local subscribed = known and (delivery == 'poll' or
         redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel .. ':' .. client)[2] ~= 0)
-    local number = subscribed and tonumber(last[2]) + 1
+    local last = subscribed and redis.pcall('zrevrange', order, 0, 0, 'withscores')
+    local number = last and not last.err and tonumber(last[2] or 0) + 1
     local ahead = number and number > 0 and number < 1e15 and redis.pcall('zcard', order)
     if type(ahead) == 'number' and ahead < near_head then
         local since = redis.pcall('time')[1] or ''
         local brief = string.format('%.0f', math.min(ARGV[2], math.max(ARGV[9] or 0, provisional)))
         local place = string.format(place_format, delivery, brief, fenced, asked, field, since)
         if redis.pcall('zadd', order, 'nx', string.format('%.0f', number), client) == 1 then
-            if redis.pcall('hset', waits, client, place) == 1 then
-                redis.pcall('pexpire', order, line_life)
-                redis.pcall('pexpire', waits, line_life)
+            if redis.pcall('hset', waits, client, place) == 1 and redis.pcall('pexpire', order, line_life) == 1 and
+                redis.pcall('pexpire', waits, line_life) == 1 then
                 return string.format('0 %.0f %.0f', pttl, 1 + 4 * ahead)
             end
             redis.pcall('zrem', order, client)
+            redis.pcall('hdel', waits, client)
         end
     end
 end
