@@ -265,7 +265,7 @@ func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 		b.Must(b.Rdb.HSet(ctx, waits, client, "push 1000 0 1 "+client+":-3:2:write 5").Err())
 		assert.Equal(t, TypeReadWrite, b.Inspect(c).Type)
 
-		for _, key := range []string{order, waits} {
+		for _, key := range []string{waits, order} {
 			b.Must(b.Rdb.Set(ctx, key, "a string", 0).Err())
 			_, err = c.Inspect(ctx, b.LockName)
 			assert.ErrorIs(t, err, ErrNotALock)

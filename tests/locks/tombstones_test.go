@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -221,36 +220,6 @@ func commands(b *locktest.Bench, do func()) int {
 		}
 	}
 	return all
-}
-
-// docs/limits.md says how many fields of a lock can have a tombstone: the last ones. The request of an earlier one may
-// acquire the lock if it runs late.
-func TestTombstonesOfALockAreLimited(t *testing.T) {
-	t.Parallel()
-	const most = 100
-	page, err := os.ReadFile("docs/limits.md")
-	require.NoError(t, err)
-	assert.Regexp(t, fmt.Sprintf(`(?m)^\| requests of callers that have left, .* \| %d in a minute \|`, most), string(page))
-	s := testredis.Start(t)
-	for name, of := range map[string]func(c *Client, name string) contract.Record{
-		"lock": locktest.RecordOfLock, "fair": locktest.RecordOfFair, "write": locktest.RecordOfWriter, "semaphore": locktest.RecordOfSemaphore,
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := locktest.NewReleaseBench(t, s, locktest.ReleaseKind{Name: name, Mine: of, Wait: of})
-			l, fields := of(b.Me, b.LockName), []string{}
-			for i := range most + 1 {
-				a := locktest.AttemptOf(b.Me)
-				a.Field, a.Late = fmt.Sprintf("%s:%d:%d", b.Me.ID(), i, i+1), true
-				b.Does(l.RollBack(a), -1)
-				fields = append(fields, a.Field)
-			}
-			for i, first := range map[int]int64{most: 0, 1: 0, 0: 1} {
-				a := locktest.AttemptOf(b.Me)
-				a.Field = fields[i]
-				b.Does(l.Acquire(a), first)
-			}
-		})
-	}
 }
 
 // Row 25: Redis is out of memory. Whatever ends a field leaves its tombstone all the same: a request that runs late, when
