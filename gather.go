@@ -183,6 +183,9 @@ func (g *gathering) askAll() error {
 	first, over := g.missing(), g.isOver(0)
 	for i, p := range asked {
 		e := errs[i]
+		if e == send.ErrHookExited { // no answer: it ends the goroutine of the caller when the call waits for this lock
+			e = nil
+		}
 		p.found = e == nil
 		if e != nil && (g.request.Wait == 0 || p.held || over && p == g.parts[first] || isFinal(e)) {
 			p.tellFailure()
@@ -276,7 +279,7 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 		for {
 			select {
 			case <-g.halfOver(held):
-				g.extend(ctx, held)
+				_ = g.extend(ctx, held)
 			case <-over:
 				g.release(tied)
 			case <-ctx.Done():
@@ -334,9 +337,9 @@ func (g *gathering) halfOver(held []*part) <-chan time.Time {
 }
 
 // extend gives the locks in held that have an explicit lease the lease of the call, from now on. A loss ends a guard, and
-// what is left after another error is seen to by complete.
-func (g *gathering) extend(ctx context.Context, held []*part) {
-	forEach(held, func(_ int, p *part) error {
+// what is left after another error is seen to by complete. The error is one of a lock whose lease was kept until now.
+func (g *gathering) extend(ctx context.Context, held []*part) (kept error) {
+	errs := forEach(held, func(_ int, p *part) error {
 		switch {
 		case !p.held || p.in == nil:
 			return nil
@@ -345,6 +348,12 @@ func (g *gathering) extend(ctx context.Context, held []*part) {
 		}
 		return extendLocker(ctx, p.Locker, g.request.Lease)
 	})
+	for i, p := range held {
+		if p.report.Kept {
+			kept = cmp.Or(kept, errs[i])
+		}
+	}
+	return kept
 }
 
 // acquire acquires p as r demands. A hold that was lost at once is found by lost.
@@ -412,10 +421,11 @@ func (p *part) longest() time.Duration {
 func (g *gathering) complete(apart bool) (progress, error) {
 	together := g.request.Lease != 0 && len(g.parts) > 1
 	kept := slices.ContainsFunc(g.parts, func(p *part) bool { return p.report.Kept })
+	var why error
 	if kept || together && (apart || g.endsApart()) {
 		ctx, cancel := g.limited()
 		defer cancel()
-		g.extend(ctx, g.parts)
+		why = g.extend(ctx, g.parts)
 	}
 	if g.ctx.Err() != nil {
 		return busy, ctxError(g.ctx)
@@ -428,7 +438,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	}
 	if some := g.late(); len(some) > 0 && (together || kept) {
 		_ = g.giveBack(some, nil)
-		return late, errAllLate
+		return late, cmp.Or(why, errAllLate)
 	}
 	if together {
 		g.endTogether()

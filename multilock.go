@@ -111,6 +111,9 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 		}
 	}()
 	ok, err = g.run()
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		err = context.Cause(within) // a Client was closed
+	}
 	done() // both call methods of ctx
 	stop()
 	for _, p := range g.parts { // nothing can fail any more
@@ -254,6 +257,7 @@ func (l *multi) open(ctx context.Context) error {
 func forEach[T any](locks []T, f func(i int, l T) error) []error {
 	errs := make([]error, len(locks))
 	call := func(i int, l T) {
+		errs[i] = send.ErrHookExited // unless the goroutine goes on
 		errs[i] = send.CatchPanic(func() error { return f(i, l) })
 	}
 	var all sync.WaitGroup

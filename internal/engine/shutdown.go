@@ -135,9 +135,9 @@ func (s *stillHeld) String() string {
 // ended. If a request gets no answer, Close returns an error after closeTime; if the Logger or the Observer does not
 // return, after hangTime.
 func (e *Engine) Close() (err error) {
-	defer func() { err = e.end() }() // also if a context of the user panics, or ends the goroutine
+	defer func() { err = e.end() }() // each step also if a context of the user panics, or ends the goroutine
+	defer e.closeStates(true)
 	e.stopAcquiring()
-	e.closeStates(true)
 	return nil
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // onLinedLocks runs test for each type of lock whose processes wait in a line.
