@@ -4,7 +4,7 @@ package relock
 //
 // Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. A waiter
 // sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval, which is longer
-// for waiters far behind: see skips_of in internal/lua/queue.lua. The script that releases the lock grants it to the
+// for waiters far behind: see life_of in internal/lua/queue.lua. The script that releases the lock grants it to the
 // first waiter if that waiter is subscribed, as for a plain lock (line.go); otherwise it notifies the first waiter,
 // which asks. The waiters of a Client listen to one channel. A waiter behind a client that knows only the waiter's own
 // channel (a Java service, or an older version of relock) listens to that channel, too.
@@ -29,14 +29,14 @@ var (
 // they are in.
 //
 // It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that can be granted
-// the lock by a message sends fewer, the more others wait ahead of it: the time from one to the next is two seconds
-// longer for every 32 of them, and 61s at most. A waiter that has crashed, or is cut off from Redis, loses its position
-// about 3s after the next heartbeat was due, which is after about 4s, or up to 64s. If no call on the lock has reached
-// Redis for 2s, it keeps its position for 4s after the next call, or up to 64s, because all waiters may have been cut
-// off. Until then, Unlock passes over such a waiter if Redis knows that its connection is closed. If the waiter is
-// granted the lock before the crash is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses
-// its position at once, and a waiter that is alive keeps its position for as long as it waits. If a grant expires before
-// the process of the waiter learns of it, the waiter waits again, at the end of the queue.
+// the lock by a message sends fewer if at least 32 others wait ahead of it: one in 25s behind more than 768. A waiter
+// that has crashed, or is cut off from Redis, loses its position about 3s after the next heartbeat was due, which is
+// after about 4s, or up to 28s. If no call on the lock has reached Redis for 2s, it keeps its position for 4s after the
+// next call, or up to 28s, because all waiters may have been cut off. Until then, Unlock passes over such a waiter if
+// Redis knows that its connection is closed. If the waiter is granted the lock before the crash is noticed, the other
+// waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a waiter that is alive keeps
+// its position for as long as it waits. If a grant expires before the process of the waiter learns of it, the waiter
+// waits again, at the end of the queue.
 //
 // TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
 // queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each
@@ -116,8 +116,9 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 	if a.Delivery == contract.Push {
 		asked = a.Asked
 	}
-	return l.call(fairAcquire, upToDefaults(l.args(a.Field, milliseconds(a.Lease)),
-		[]any{a.HoldCount, !a.NoWait, asked, grantLeaseIn(a)}, 1, true, 0, 0))
+	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(), milliseconds(record.FairLife),
+		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked, grantLeaseIn(a)},
+		1, true, 0, 0))
 }
 
 func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -135,7 +136,8 @@ func (l *fairLock) RollBack(a contract.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r contract.Release, undo bool) call {
-	return l.call(fairRelease, upToDefaults(l.args(r.Field), []any{r.HoldCount, r.Late, undo}, 0, false, false))
+	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(), milliseconds(record.FairLife),
+		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {
@@ -144,16 +146,12 @@ func (l *fairLock) Rename(r contract.Rename) call {
 }
 
 func (l *fairLock) Force(seen ...string) call {
-	return forSeen(l.call(fairForce, l.args()), seen, "")
+	args := []any{l.waitTimeout(), milliseconds(record.FairLife), l.announce, l.client.publishVerb()}
+	return forSeen(l.call(fairForce, args), seen, "")
 }
 
 func (l *fairLock) call(script *luaScript, args []any) call {
 	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
-}
-
-// args returns first, and behind it what the scripts need to know of the queue.
-func (l *fairLock) args(first ...any) []any {
-	return append(first, l.waitTimeout(), milliseconds(record.FairLife), l.announce, l.client.publishVerb())
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

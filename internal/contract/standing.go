@@ -19,8 +19,8 @@ const (
 // IsEnqueued reports whether the caller has a place in the line.
 func (s Standing) IsEnqueued() bool { return s%positionUnit == enqueued }
 
-// Ahead returns about how many places are in front of the place of the caller; in the queue of a fair lock, how many
-// heartbeats the caller skips: see skips_of in internal/lua/queue.lua.
+// Ahead returns about how many places are in front of the place of the caller; in the queue of a fair lock, how many of
+// the first far (internal/lua/queue.lua).
 func (s Standing) Ahead() int { return int(s / positionUnit) }
 
 // LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not

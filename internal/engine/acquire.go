@@ -210,17 +210,16 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	delay = e.PollDelay(res.Wait)
 	queued := res.Standing.IsEnqueued()
 	switch {
-	// The attempt of a waiter that has an entry in Redis, and no place in the line, is a heartbeat, which keeps its position:
-	// see skips_of in internal/lua/queue.lua.
-	case res.LeavesEntry && !queued:
-		delay *= time.Duration(1 + res.Standing.Ahead())
-	case a.subscription.isRefused():
+	// A waiter that has an entry in Redis, and no place in the line, is not in this case: its entry keeps its position, so
+	// the waiter need not ask often.
+	case (!res.LeavesEntry || queued) && a.subscription.isRefused():
 		if a.polling == nil {
 			a.polling = new(polling)
 		}
 		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
-	// The poller cannot see in the key whether a permit is free.
-	case queued && in.hold.lock.Traits().Admission == contract.Counting:
+	// The poller cannot see in the key whether a permit is free; nor does it look at the queue of a fair lock, where the
+	// attempt is a heartbeat, which lasts the longer: see life_of in internal/lua/queue.lua.
+	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)

@@ -21,7 +21,8 @@
 -- Returns  {1, token, 0} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
 --          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
---          else 0. Four is added for each heartbeat that the caller skips: see skips_of in queue.lua.
+--          else 0. Four is added for each place in front of a caller that can be granted the lock by a message, up to
+--          far of them (see queue.lua): it asks the more rarely.
 --
 -- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
 -- script refuses a hash that no lock writes before it writes anything: see record.lua.
@@ -61,16 +62,24 @@ local enqueue, asked, fenced = ARGV[8] ~= '0', ARGV[9] or '0', q.tokens and '1' 
 
 local now = now_ms()
 
+-- Refuses other data in place of the wishes, if the caller is to have one.
+local function check_wishes()
+    if enqueue and asked ~= '0' then
+        redis.call('hlen', q.wishes)
+    end
+end
+
 local joins = false -- whether the caller was put into the queue
 
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
--- from 0, as find_place does, or nil if the queue is full; and how many heartbeats the caller skips.
+-- from 0, as find_place does, or nil if the queue is full.
 local function wait_in_queue(pttl, queued)
+    check_wishes()
     local timeout = redis.call('zscore', q.timeouts, field)
     local place, exact = find_place(q, field, timeout, queued)
     local held = math.max(pttl, 0)
     if not place and queued >= most_waiters then
-        return nil, skips_of(far)
+        return nil
     elseif not place then
         local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
@@ -78,8 +87,7 @@ local function wait_in_queue(pttl, queued)
         joins, place = true, redis.call('rpush', q.waiters, field) - 1
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
-    local skips = asked ~= '0' and skips_of(place) or 0
-    local life = life_of(skips, heartbeat_ttl)
+    local life = asked ~= '0' and life_of(place, heartbeat_ttl) or heartbeat_ttl
     -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
     -- the next heartbeat, however short wait_timeout is.
     local enough = math.max(wait_timeout, 2 * life - heartbeat_ttl)
@@ -99,7 +107,7 @@ local function wait_in_queue(pttl, queued)
     else
         drop_wish(q, field)
     end
-    return place, skips
+    return place
 end
 
 local pttl = redis.call('pttl', lock)
@@ -114,8 +122,8 @@ if not mine then
 end
 q.now = now
 local over = not mine and hold_count == '1' and is_buried(q.waits, field) -- this request runs late
-if not mine and not over and enqueue and asked ~= '0' then
-    redis.call('hlen', q.wishes) -- before the first write: it refuses other data
+if pttl ~= -2 and not mine and not over then -- the caller is going to wait
+    check_wishes() -- before the first write
 end
 
 local may_hold = hold_count == '1' and not over and (mine or pttl == -2)
@@ -139,15 +147,17 @@ if not mine then
         if lost then
             asked = '0'
         end
-        local done, place, skips = pcall(function() if enqueue then return wait_in_queue(pttl, queued) end end)
+        local done, place = pcall(function() return enqueue and wait_in_queue(pttl, queued) end)
         if not done then
             if joins then
                 leave_queue(q, {[field] = true})
             end
             error(place, 0)
         end
-        local legacy = not lost and enqueue and has_legacy(q, asked ~= '0', holder)
-        local standing = standing_of(nil, legacy, lost) + 4 * (skips or 0)
+        local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
+        if enqueue and asked ~= '0' then
+            standing = standing + 4 * math.min(place or far, far)
+        end
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then

@@ -61,9 +61,8 @@
 --          over; returns whether it could, and that waiter.
 -- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
 --          dead ones. It sets q.now, q.ttl, and q.ran: the value of '' among the heartbeats from now on.
--- Defines  skips_of(place)                     how many heartbeats a waiter with a wish at this place skips between two.
--- Defines  life_of(skips, ttl)                 how long a heartbeat lasts, in ms, of one that skips so many. ttl is the
---          life of the others.
+-- Defines  life_of(place, ttl)                 how long a heartbeat lasts, in ms, of a waiter with a wish at this place
+--          or one in front of it. ttl is the life of the others.
 -- Defines  find_place(q, waiter, timeout, queued)  the place of a waiter, which counts from 0, and nil if it is not
 --          queued; and whether this is exact: else it is far, and the waiter is there or farther behind. timeout is
 --          its timeout, or false, and queued the length of the queue, with dead waiters or without.
@@ -97,15 +96,13 @@ local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue that relock still joins
 local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
-local far = 30 * near_head -- places: waiters farther behind are alike
+local far = 24 * near_head -- places: waiters farther behind are alike
 local most_dead = 5000 -- dead waiters that one script removes; the next one continues
 local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
--- Three of four heartbeats may be late, and a waiter sends one each ttl / 4. It skips two of them for each near_head
--- places in front of it, as the answer tells it. Then it may be late by as much as before.
-local function skips_of(place) return 2 * math.floor(math.min(place, far) / near_head) end
-
-local function life_of(skips, ttl) return ttl + skips * ttl / 4 end
+-- Three of four heartbeats may be late, and a waiter sends one each ttl / 4. It sends fewer where near_head places or
+-- more are in front of it, and may be late by as much: see nextPoll of internal/engine.
+local function life_of(place, ttl) return ttl + math.floor(math.min(place, far) / near_head) * ttl / 4 end
 
 -- wish is {lease, most, fenced, asked} of a waiter: see clients.lua. A wish that is repeated keeps its since. A lease longer
 -- than queue_life was set before the clock was set back.
@@ -425,12 +422,12 @@ end
 -- The timeouts of living waiters are corrected with their next heartbeat. Returns whether all heartbeats have been set
 -- back; if there are many, the next script continues.
 local function set_back(q, ran, ttl)
-    local life = life_of(skips_of(redis.call('llen', q.waiters)), ttl)
+    local life = life_of(redis.call('llen', q.waiters), ttl)
     local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + life + 1), '+inf', 'withscores', 'limit', 0, most_passed)
     -- At most most_passed.
     for i = 1, #ahead, 2 do
         if ahead[i] ~= '' then
-            local left = math.min(tonumber(ahead[i + 1]) - ran, life_of(skips_of(far), ttl)) -- it may have been farther behind
+            local left = math.min(tonumber(ahead[i + 1]) - ran, life_of(far, ttl)) -- it may have been farther behind
             redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + math.max(life, left)), ahead[i])
         end
     end
@@ -459,7 +456,7 @@ local function evict_dead(q, now, ttl)
         local waiter, beat = due[i], tonumber(due[i + 1])
         if waiter ~= '' then
             if away and beat % 1 == 0 and redis.call('zscore', q.timeouts, waiter) then
-                local life = math.max(math.min(beat - last_run, life_of(skips_of(far), ttl)), ttl)
+                local life = math.max(math.min(beat - last_run, life_of(far, ttl)), ttl)
                 redis.pcall('zadd', q.heartbeats, ms(now + life - 1) .. '.5', waiter)
                 spared = true
             elseif beat <= now then

@@ -29,7 +29,7 @@ const (
 
 const (
 	// FairHeartbeat is how often a waiter of a fair lock sends a heartbeat. One that has sent none for FairLife is
-	// considered dead. Far behind, both are longer: see skips_of in internal/lua/queue.lua.
+	// considered dead. Far behind, both are longer: see life_of in internal/lua/queue.lua.
 	FairHeartbeat = time.Second
 	FairLife      = 4 * FairHeartbeat
 
