@@ -21,8 +21,8 @@
 -- grants have its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
 -- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
 -- already grants nothing, so no message is sent twice. Both keys expire after line_life if no client has joined, and the
--- waits after tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order, until it is released; if
--- its lease ends instead, shared is older than the next line, and one release too many may be left to everybody.
+-- waits after tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order. If the lease of this hold
+-- ends without a release, shared is older than the next line, and one release too many may be left to everybody.
 --
 -- This file stores the line. passing.lua passes the lock along it.
 --
@@ -122,12 +122,8 @@ local function join(line, field, wish)
     if wrong and not wrong.err:find('OOM ', 1, true) then
         error(wrong, 0)
     end
-    if wrong then
-        return false
-    end
-    line.mine = p
-    pcall(drop_tombstones, line.waits, now) -- the place is written
-    return true
+    line.mine = not wrong and p or before
+    return not wrong
 end
 
 local function leave(line, field)

@@ -128,6 +128,7 @@ local function release_to_all(line, channel, how, message, window, always)
     local known = listeners(channel, how)
     if due then
         redis.pcall('hset', line.waits, 'shared', ms(now))
+        pcall(drop_tombstones, line.waits, now)
         if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0

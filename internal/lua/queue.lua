@@ -259,7 +259,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
+    if is_relocks(waiter) then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end

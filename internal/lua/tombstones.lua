@@ -2,8 +2,8 @@
 -- queue in Redis. See line.lua; a fair lock, which has no line, has the same hash.
 --
 -- A field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds it. Its value
--- is the epoch ms at which it expires. The scripts that leave another one, and callers that join the line, look at some
--- fields, and drop the tombstones among them that have expired.
+-- is the epoch ms at which it expires. The scripts that leave another one, and the release that begins a hand-off window,
+-- look at some fields, and drop the tombstones among them that have expired.
 --
 -- Defines  bury(waits, field)       leaves a tombstone: field never acquires the lock again. It is written even if Redis
 --          has no memory left: the request may run when it has some again. It does not fail.
