@@ -67,7 +67,7 @@ local may_wait = delivery == 'push' or delivery == 'poll'
 if hold_count == '1' and there ~= 0 then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', waits, field, client, 'shared')
-    local holders = head[1] == false and (not may_wait or head[3] and not head[2]) and
+    local holders = head[1] == false and (not may_wait or tonumber(head[3] or '') and not head[2]) and
         redis.pcall('hrandfield', lock, 2, 'withvalues') or {}
     local holder = #holders == 2 and holders[2] == '1' and holders[1] ~= field and
         holders[1]:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+:%d+$')
