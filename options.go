@@ -121,8 +121,9 @@ func WithKeyPrefix(prefix string) Option {
 // the label and the host of each holder and waiter, and an error of Lock that names a holder in this process contains
 // the label.
 //
-// The label is stored in the hash relock_client:{ID}, with the host name and the process ID. The first Lock starts writing it in the background. The hash is renewed every 30s, deleted by Close,
-// and expires 90s after a crash. No lock waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on
+// The label is stored in the hash relock_client:{ID}, with the host name and the process ID. The first Lock starts
+// writing it in the background. The hash is renewed every 30s, deleted by Close, and expires 90s after a crash. No lock
+// waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on
 // relock_client:*), the process has no label, it does not ask again, and one line is logged at debug level. The label
 // has at most 256 bytes and no control characters.
 //

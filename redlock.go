@@ -150,12 +150,13 @@ func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
 	var names, ids []string
 	for _, c := range members {
+		locks := flat([]member{c}, false)
 		n := &redNode{
 			Locker:    c.Locker,
 			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.nodeTimeout,
-			locks:     flat([]member{c}, false),
-			announced: !slices.ContainsFunc(flat([]member{c}, false), func(m member) bool { return m.channel() == "" }),
+			locks:     locks,
+			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.record() != nil {

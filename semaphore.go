@@ -86,6 +86,7 @@ const permitsHalf = "permits"
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
 	announce := record.PrefixName("redisson_sc", key)
+	keys := append([]string{key, record.PermitsKey(key)}, record.LineKeys(key)...)
 	l := &semaphore{
 		facts: facts{
 			traits: contract.Traits{
@@ -96,10 +97,10 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 				Limits:    o.limits,
 			},
 			granting: c.grantChannel(announce),
-			line:     record.LineKeys(key)[1],
+			line:     keys[3],
 		},
 		client:   c,
-		keys:     append([]string{key, record.PermitsKey(key)}, record.LineKeys(key)...),
+		keys:     keys,
 		permits:  permits,
 		announce: announce,
 	}

@@ -33,19 +33,14 @@ func (p diesThen) Done() <-chan struct{} {
 func TestRedLockIsLostWhenClientsWithAFaultyGuardAreClosed(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := ContextWithOwner(context.Background())
-		clients, _, locks := nodes(v)
-		home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
-		l := home.NewRedLock(locks...)
-		require.NoError(v, l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		require.NoError(v, err)
+		clients, l, guarded := guardedRedLock(ctx, v)
 		faulty := diesThen{ctx, new(atomic.Bool)}
 		parent, cancel := context.WithCancel(ctx)
 		defer cancel()
 		for _, c := range clients[1:] {
 			other := c.NewLock("other")
 			require.NoError(v, other.Lock(ctx))
-			_, err = other.Guard(diesThen{parent, faulty.then})
+			_, err := other.Guard(diesThen{parent, faulty.then})
 			require.NoError(v, err)
 		}
 		faulty.then.Store(true)

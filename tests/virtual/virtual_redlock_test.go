@@ -400,19 +400,25 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	}
 }
 
-// The Clients of the nodes of a RedLock shut down before its own one, and lose the nodes before it is released. Their
-// guards, which have ended, do not tell that, and the Clients go on for other holds. The RedLock is lost all the same,
-// long before its own next renewal.
+// guardedRedLock returns a RedLock whose own next renewal is far away, and its guard. The owner of ctx holds it. The
+// Clients are those of its nodes.
+func guardedRedLock(ctx context.Context, v *locktest.Virtual) (clients []*Client, l *RedLock, guarded context.Context) {
+	clients, _, locks := nodes(v)
+	home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
+	l = home.NewRedLock(locks...)
+	require.NoError(v, l.Lock(ctx))
+	time.Sleep(time.Second)
+	guarded, err := l.Guard(ctx)
+	require.NoError(v, err)
+	return clients, l, guarded
+}
+
+// The Clients of the nodes of a RedLock shut down before its own one, and lose the nodes before it is released. They go on
+// for other holds, and so do the guards of the nodes. The RedLock is lost all the same, long before its own next renewal.
 func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 		ctx := ContextWithOwner(context.Background())
-		clients, _, locks := nodes(v)
-		home, _ := v.Client(0, WithWatchdogTimeout(time.Hour))
-		l := home.NewRedLock(locks...)
-		require.NoError(v, l.Lock(ctx))
-		time.Sleep(time.Second)
-		guarded, err := l.Guard(ctx)
-		require.NoError(v, err)
+		clients, l, guarded := guardedRedLock(ctx, v)
 		var others []*Hold
 		ended := make(chan error)
 		for _, client := range clients {
