@@ -16,13 +16,14 @@
 -- in the order does not count, and a client in the order that has no place is removed when its turn comes. Callers that
 -- have no place are told that the lock is free once in each hand-off window. Two locks of one name exclude each other by
 -- the record: who passes on a lock looks at it first. Their waiters find a lock that the other one has left free when
--- they look at it. A place is granted the lock by a message, with a short lease, and leaves the
--- line: a client that does not use its grant in time joins again at the end. If it has been late like this, its next
--- grants have its whole lease. A client that has lost its subscription loses its place. The script that frees a lock
--- grants it to the next place, and so does every script that finds the lock free. A run that finds the lock granted
--- already grants nothing, so no message is sent twice. Both keys expire after line_life if no client has joined, and the
--- waits after tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order. If the lease of this hold
--- ends without a release, shared is older than the next line, and one release too many may be left to everybody.
+-- they look at it. A place is granted the lock by a message, with a short lease, and leaves the line: a client that does
+-- not use its grant in time joins again at the end. If it has been late like this, its next grants have its whole lease.
+-- A client that has lost its subscription loses its place. The script that frees a lock grants it to the next place, and
+-- so does every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message
+-- is sent twice. Both keys expire after line_life if no client has joined, and the waits after tombstone_life if there
+-- was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order. If the
+-- lease of this hold ends without a release, shared is older than the next line, and one release too many may be left to
+-- everybody.
 --
 -- This file stores the line. passing.lua passes the lock along it.
 --
@@ -103,12 +104,13 @@ local function join(line, field, wish)
     local kept, now = before and before.field == field and before.lease, now_ms()
     local p = {delivery = wish.delivery, lease = grant_lease(wish, kept), fenced = wish.fenced, asked = wish.asked, field = field,
         since = before and before.since or ms(math.floor(now / 1000)), client = client}
-    line.shared = line.shared or now -- while the line was empty, releases were announced to everybody
+    local begins = line.shared and {} or {'shared', ms(now)} -- while the line was empty, releases were announced to everybody
+    line.shared = line.shared or now
     local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
     local wrong, size = nil, line.size
     -- At most 4.
     for _, command in ipairs({
-        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, 'shared', ms(line.shared)},
+        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, unpack(begins)},
         {'pexpire', line.order, line_life}, {'pexpire', line.waits, line_life},
     }) do
         local answer = not wrong and redis.pcall(unpack(command))

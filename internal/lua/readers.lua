@@ -18,8 +18,8 @@
 -- another one within a second.
 --
 -- A reader leaves a tombstone in the waits of the writers' line if a request that names its field may still run: see
--- tombstones.lua. A detached reader always leaves one: a split of a record that is shared (see read_rename.lua) does not remove the field that it comes from,
--- so it could otherwise run again, late, and bring the detached reader back.
+-- tombstones.lua. A detached reader always leaves one: a split of a record that is shared (see read_rename.lua) does not
+-- remove the field that it comes from, so it could otherwise run again, late, and bring the detached reader back.
 --
 -- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
 --          in ms. The clock may have been set back a little.
