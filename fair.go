@@ -54,8 +54,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		key,
 		record.PrefixName("redisson_lock_queue", key),
 		record.PrefixName("redisson_lock_timeout", key),
-		record.PrefixName("relock_lock_alive", key),
-		record.WishesKey(key),
+		record.PlacesKey(key),
 		record.LineKeys(key)[1],
 	}
 	if o.fenced {
@@ -71,7 +70,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 				Fenced:    o.fenced,
 				Limits:    o.limits,
 			},
-			line: keys[5],
+			line: keys[4],
 		}},
 		announce: record.PrefixName("redisson_lock__channel", key) + ":",
 	}
@@ -116,7 +115,7 @@ func (l *fairLock) Acquire(a contract.Attempt) call {
 	if a.Delivery == contract.Push {
 		asked = a.Asked
 	}
-	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(), milliseconds(record.FairLife),
+	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(),
 		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked, grantLeaseIn(a)},
 		1, true, 0, 0))
 }
@@ -136,17 +135,17 @@ func (l *fairLock) RollBack(a contract.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also leaves the queue.
 func (l *fairLock) leave(r contract.Release, undo bool) call {
-	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(), milliseconds(record.FairLife),
+	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(),
 		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {
 	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:6], Args: args}
+	return call{Script: fairRename, Keys: l.keys[:5], Args: args}
 }
 
 func (l *fairLock) Force(seen ...string) call {
-	args := []any{l.waitTimeout(), milliseconds(record.FairLife), l.announce, l.client.publishVerb()}
+	args := []any{l.waitTimeout(), l.announce, l.client.publishVerb()}
 	return forSeen(l.call(fairForce, args), seen, "")
 }
 

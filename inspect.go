@@ -194,12 +194,12 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 		key,
 		record.PrefixName("redisson_lock_queue", key),
 		record.PrefixName("redisson_lock_timeout", key),
-		record.PrefixName("relock_lock_alive", key),
+		record.PlacesKey(key),
 		record.PrefixName("relock_rwlock_writers", key),
 		record.TokenKey(key),
 		record.PermitsKey(key),
 	}
-	keys = slices.Concat(keys, record.LineKeys(key), record.WritersLineKeys(key), []string{record.WishesKey(key)})
+	keys = slices.Concat(keys, record.LineKeys(key), record.WritersLineKeys(key))
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
 		err = errNilContext

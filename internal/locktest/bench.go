@@ -716,12 +716,13 @@ func (b *Bench) AwaitQueue(n int) {
 	testredis.Await(b, fmt.Sprintf("%d wait in the queue", n), 2*Soon, func() bool { return len(b.Queue()) == n })
 }
 
-// Wishes returns what the subscribed waiters of the bench's fair lock ask for, by field.
-func (b *Bench) Wishes() map[string]string {
+// FairPlaces returns the places of the waiters of the bench's fair lock that can be granted it by a message, by field.
+func (b *Bench) FairPlaces() map[string]string {
 	b.Helper()
-	wishes, err := b.Rdb.HGetAll(context.Background(), record.WishesKey(b.LockName)).Result()
+	places, err := b.Rdb.HGetAll(context.Background(), record.PlacesKey(b.LockName)).Result()
 	b.Must(err)
-	return wishes
+	maps.DeleteFunc(places, func(field, place string) bool { return field == "" || strings.Fields(place)[2] == "0" })
+	return places
 }
 
 // Counter is the token counter in Redis.

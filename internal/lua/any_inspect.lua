@@ -3,7 +3,7 @@
 -- KEYS[1]  the lock: a hash, which has a field mode if it is a read/write lock; or the counter of a semaphore.
 -- KEYS[2]  the queue of a fair lock: a list.
 -- KEYS[3]  the timeouts of a fair lock: a zset.
--- KEYS[4]  the heartbeats of a fair lock: a zset.
+-- KEYS[4]  the places of a fair lock: a hash, see queue.lua.
 -- KEYS[5]  the waiting writers of a read/write lock: a zset.
 -- KEYS[6]  the token counter: a string.
 -- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
@@ -12,7 +12,6 @@
 -- KEYS[9]  the waits of that line: a hash.
 -- KEYS[10]  the order of the line of a read/write lock: a zset.
 -- KEYS[11]  the waits of that line: a hash.
--- KEYS[12]  the wishes of a fair lock: a hash, see queue.lua.
 -- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
 -- ARGV[2]  the channel on which the release of a plain lock is announced.
 -- ARGV[3]  that of a semaphore.
@@ -31,8 +30,7 @@
 
 --[[with forms record announce clock semaphore clients standing tombstones line readers waiters]]
 return answer(function()
-local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local wishes = KEYS[12]
+local lock, queue, timeouts, places, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local most_shown = 10000 -- as mostShown in inspect.go
@@ -127,16 +125,15 @@ end
 
 local queued = read('the queue of a fair lock', 'lrange', queue, 0, most_queued - 1)
 local ends = members('the timeouts of a fair lock', timeouts)
-local beats = members('the heartbeats of a fair lock', heartbeats)
 local writing = members('the waiting writers of a read/write lock', writers)
 local token = read('the token counter', 'get', tokens) or ''
 if wrong then
     return redis.error_reply(wrong)
 end
-local fair = not mode and #queued + #ends + #beats > 0
+local fair = not mode and #queued + #ends > 0
 local waiters, n = {}, #queued
 if fair then
-    waiters = queue_waiters(queued, ends, beats, wishes, lock_channel, how)
+    waiters = queue_waiters(queued, ends, places, lock_channel, how)
 else
     waiters, n = line_waiters(KEYS[8], KEYS[9], held, {}, lock_channel, how)
     local others, more = line_waiters(KEYS[10], KEYS[11], held, writing, rw_channel, how)
@@ -147,4 +144,4 @@ else
     n = n + more
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
-end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash', 'hash'})
+end, {'hash', 'list', 'zset', 'hash', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash'})

@@ -22,10 +22,10 @@ var storyCalls = map[string][2]string{
 	"force":              {"lock order places token", "channel how seen"},
 	"inspect":            {"lock", "field"},
 	"tombstone_remove":   {"places", "field"},
-	"fair_acquire":       {fairKeys, "field lease wait beat turns how count waits asked whole"},
-	"fair_force":         {fairKeys, "wait beat turns how seen"},
-	"fair_rename":        {"lock queue timeouts heartbeats wishes places", "from to lease until ends late wait"},
-	"fair_release":       {fairKeys, "field wait beat turns how | left late rollback"},
+	"fair_acquire":       {fairKeys, "field lease wait turns how count waits asked whole"},
+	"fair_force":         {fairKeys, "wait turns how seen"},
+	"fair_rename":        {"lock queue timeouts fair places", "from to lease until ends late wait"},
+	"fair_release":       {fairKeys, "field wait turns how | left late rollback"},
 	"read_acquire":       {"lock writers worder wplaces", "field lease prefix | count other"},
 	"read_release":       {rwKeys, "field prefix rwchannel how window | left late strict"},
 	"write_acquire":      {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
@@ -46,7 +46,7 @@ var storyCalls = map[string][2]string{
 }
 
 const (
-	fairKeys = "lock queue timeouts heartbeats wishes places token"
+	fairKeys = "lock queue timeouts fair places token"
 	rwKeys   = "lock writers worder wplaces token"
 )
 
@@ -55,14 +55,14 @@ var storyDefaults = map[string]string{
 	"field": "",
 	"lock":  "lock", "order": "relock_line:{lock}:order", "places": "relock_line:{lock}:waits",
 	"worder": "relock_line:{lock}:writers:order", "wplaces": "relock_line:{lock}:writers:waits",
-	"wishes": "relock_line:{lock}:wishes", "token": "", "queue": "redisson_lock_queue:{lock}",
-	"timeouts": "redisson_lock_timeout:{lock}", "heartbeats": "relock_lock_alive:{lock}",
-	"writers": "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",
+	"fair": "relock_line:{lock}:fair", "token": "", "queue": "redisson_lock_queue:{lock}",
+	"timeouts": "redisson_lock_timeout:{lock}",
+	"writers":  "relock_rwlock_writers:{lock}", "taken": "{lock}:timeout", "prefix": "{lock}:",
 	"channel": "redisson_lock__channel:{lock}", "rwchannel": "redisson_rwlock:{lock}",
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
 	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "strict": "1", "late": "0",
-	"rollback": "0", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m", "beat": "4s",
+	"rollback": "0", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m",
 	"writing": "3s",
 }
 

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ import (
 const (
 	modelWorth = time.Minute             // the fair wait timeout of all clients
 	modelLease = 7 * time.Second         // the lease of a hold
-	modelTick  = 1900 * time.Millisecond // a live relock waiter sends heartbeats at least this often
+	modelTick  = 1900 * time.Millisecond // a live relock waiter asks at least this often
 )
 
 const javaRelease = locktest.JavaEvict + `
@@ -127,11 +128,11 @@ func (m *fairModel) fail(format string, args ...any) {
 	require.Fail(
 		m.t,
 		fmt.Sprintf(format, args...),
-		"after %s\nqueue %v, timeouts %v, heartbeats %v, lock %v",
+		"after %s\nqueue %v, timeouts %v, places %v, lock %v",
 		strings.Join(m.events, ", "),
 		m.rdb.LRange(context.Background(), locktest.KeysOf(m.lock)[1], 0, -1).Val(),
 		m.rel(locktest.KeysOf(m.lock)[2]),
-		m.rel(locktest.KeysOf(m.lock)[3]),
+		m.places(),
 		m.rdb.HGetAll(context.Background(), locktest.KeysOf(m.lock)[0]).Val(),
 	)
 }
@@ -142,6 +143,15 @@ func (m *fairModel) rel(key string) (all []string) {
 		all = append(all, fmt.Sprintf("%v%+d", z.Member, (int64(z.Score)-m.now.UnixMilli())/1000))
 	}
 	return all
+}
+
+// places returns the places, and when a script last looked at them, with times in seconds from now.
+func (m *fairModel) places() string {
+	text := fmt.Sprint(m.rdb.HGetAll(context.Background(), locktest.KeysOf(m.lock)[3]).Val())
+	return regexp.MustCompile(`\b\d{13}\b`).ReplaceAllStringFunc(text, func(at string) string {
+		ms, _ := strconv.ParseInt(at, 10, 64)
+		return fmt.Sprintf("%+d", (ms-m.now.UnixMilli())/1000)
+	})
 }
 
 func (m *fairModel) javaRun(script string, a *modelActor) bool {
@@ -167,11 +177,11 @@ func (m *fairModel) run(a *modelActor, script func()) {
 			m.leaveOrder(other)
 		}
 	}
-	m.hear()
+	m.hear(a)
 }
 
-// hear records what the last script has granted.
-func (m *fairModel) hear() {
+// hear records what the last script, that of asker, has granted.
+func (m *fairModel) hear(asker *modelActor) {
 	m.ear.Publish(synced, "")
 	m.mu.Lock()
 	messages := m.messages
@@ -197,6 +207,11 @@ func (m *fairModel) hear() {
 		a.wishes = false
 		if a.state != "dead" {
 			m.gets(a, map[bool]string{false: "holding", true: "granted"}[a.slow])
+		}
+	}
+	for _, a := range m.actors { // who polls is not told
+		if a != asker && !a.java && a.state == "waiting" && m.rdb.HExists(context.Background(), locktest.KeysOf(m.lock)[0], a.name).Val() {
+			m.gets(a, "granted")
 		}
 	}
 }
@@ -416,7 +431,7 @@ func (m *fairModel) key() string {
 		fmt.Fprint(&s, a.name)
 	}
 	ctx := context.Background()
-	fmt.Fprint(&s, m.rdb.LRange(ctx, locktest.KeysOf(m.lock)[1], 0, -1).Val(), m.rel(locktest.KeysOf(m.lock)[2]), m.rel(locktest.KeysOf(m.lock)[3]),
+	fmt.Fprint(&s, m.rdb.LRange(ctx, locktest.KeysOf(m.lock)[1], 0, -1).Val(), m.rel(locktest.KeysOf(m.lock)[2]), m.places(),
 		m.rdb.HKeys(ctx, locktest.KeysOf(m.lock)[0]).Val(), m.rdb.PTTL(ctx, locktest.KeysOf(m.lock)[0]).Val().Round(time.Second))
 	return s.String()
 }

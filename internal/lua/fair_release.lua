@@ -4,18 +4,16 @@
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
--- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the wishes of the queue: a hash.
--- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
--- KEYS[7]  the token counter: a string; only for a fenced lock.
+-- KEYS[4]  the places of the queue: a hash.
+-- KEYS[5]  the waits of the line of the plain lock: a hash, which has the tombstones.
+-- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
--- ARGV[3]  how long a heartbeat lasts, in ms.
--- ARGV[4]  the channel of a waiter, without its field.
--- ARGV[5]  the command that publishes: see announce.lua.
--- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
--- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
--- ARGV[8]  1 to roll back an attempt; the default is 0.
+-- ARGV[3]  the channel of a waiter, without its field.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[5]  the hold count that is left: 0, which is the default, ends the hold.
+-- ARGV[6]  1 if a request for the lock with this field may still run; the default is 0.
+-- ARGV[7]  1 to roll back an attempt; the default is 0.
 -- Returns  {1, 0, passed} done, {-1, 0, passed} there is no such hold. passed is 1 if the lock was granted to the
 --          first waiter, else 0.
 --
@@ -27,7 +25,7 @@ local found -- the answer of Redis
 
 --[[common case]]
 -- The hold ends, and the queue is empty.
-if not ARGV[6] and redis.pcall('exists', KEYS[2]) == 0 then
+if not ARGV[5] and redis.pcall('exists', KEYS[2]) == 0 then
     found = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     if found == 1 then
         return 0
@@ -37,13 +35,9 @@ end
 
 --[[with forms record announce clock counter token clients grant tombstones queue]]
 return answer(function()
-local field, heartbeat_ttl = ARGV[1], tonumber(ARGV[3])
-local left, late, rolls_back = ARGV[6] or '0', ARGV[7] == '1', ARGV[8] == '1'
-local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
-    tokens = KEYS[7],
-    wait_timeout = tonumber(ARGV[2]), channel = ARGV[4], how = ARGV[5],
-}
+local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[2], ARGV[3], ARGV[4])
+local field = ARGV[1]
+local left, late, rolls_back = ARGV[5] or '0', ARGV[6] == '1', ARGV[7] == '1'
 
 if left == '0' then
     found = found or redis.pcall('hdel', q.lock, field)
@@ -60,25 +54,18 @@ if found == 0 and not rolls_back then
 end
 
 -- An error in the queue must not stop a release. A rollback is repeated until its waiter has left the queue.
-local looked, waits = pcall(function() return (evict_dead(q, now_ms(), heartbeat_ttl)) end)
 local has_left, problem = true, nil
 if rolls_back then
-    has_left, problem = pcall(function()
-        if not q.now then
-            error(waits, 0) -- this user may not ask for the time
-        elseif redis.call('lpos', q.waiters, field) then
-            leave_queue(q, {[field] = true})
-        else
-            drop_wish(q, field)
-        end
-    end)
+    has_left, problem = pcall(leave_queue, q, {[field] = true})
 end
 local passed = try(function()
     if late and left == '0' then
         bury(q.waits, field)
     end
-    local may_wait = waits or rolls_back or not looked
-    return may_wait and redis.call('exists', q.lock) == 0 and pass_to_first(q)
+    if redis.call('exists', q.lock) == 0 then
+        pass_on(q, nil, true)
+    end
+    return q.granted
 end)
 if type(found) == 'table' then
     error(found, 0)
@@ -86,4 +73,4 @@ elseif not has_left then
     error(problem, 0)
 end
 return {held and 1 or -1, 0, passed and 1 or 0}
-end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash', 'string'})
+end, {'hash', 'list', 'zset', 'hash', 'hash', 'string'})

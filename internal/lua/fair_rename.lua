@@ -3,9 +3,8 @@
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
--- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the wishes of the queue: a hash.
--- KEYS[6]  the waits of the line of the plain lock: a hash, which has the tombstones.
+-- KEYS[4]  the places of the queue: a hash.
+-- KEYS[5]  the waits of the line of the plain lock: a hash, which has the tombstones.
 -- ARGV[1]  from: the field that has the lock.
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on.
@@ -24,11 +23,7 @@
 --[[with forms record announce clock counter token clients grant tombstones queue renaming]]
 return answer(function()
 local from, to, ends, late = ARGV[1], ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
-local now = now_ms()
-local q = {
-    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], waits = KEYS[6],
-    wait_timeout = tonumber(ARGV[7]), now = now,
-}
+local now, q = now_ms(), open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], nil, ARGV[7])
 local lock = q.lock
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 
@@ -48,16 +43,9 @@ elseif renamed then
 elseif not late then
     check_record(lock)
 end
--- An error in the queue must not hide that the hold is renamed.
-pcall(function()
-    if redis.call('lpos', q.waiters, from) then
-        leave_queue(q, {[from] = true})
-    else
-        drop_wish(q, from)
-    end
-end)
+pcall(leave_queue, q, {[from] = true}) -- an error in the queue must not hide that the hold is renamed
 if late then
     bury(q.waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
-end, {'hash', 'list', 'zset', 'zset', 'hash', 'hash'})
+end, {'hash', 'list', 'zset', 'hash', 'hash'})

@@ -6,8 +6,9 @@
 --          ms, fenced, number of its last request, field, since.
 -- Defines  place_pattern    matches such a text, and captures its words.
 -- Defines  grant_format     the message of a grant: field, number of the request, lease in ms, token.
--- Defines  wish_form        matches a wish of a fair lock, see queue.lua, and captures its lease, fenced, asked, and since:
---          epoch seconds at which the waiter got it, or '' if an older version has stored it. Only Inspect reads since.
+-- Defines  queue_format     the text of a place in the queue of a fair lock, see place_of of queue.lua: lease of its grant
+--          in ms, fenced, number of its last request, since, at, life, java.
+-- Defines  queue_pattern    matches such a text, and captures its words.
 -- Defines  in_both_ways     how of a client that does not know which command its servers need: see announce.lua.
 -- Defines  provisional      the longest lease in ms of a grant, unless its client has been late.
 -- Defines  line_life        how long a line lasts that no client has joined, in ms.
@@ -16,7 +17,8 @@
 local place_format = '%s %s %s %s %s %s'
 local place_pattern = '^(%a+) (%d+) (%d) (%d+) (%S+) ?(%d*)$'
 local grant_format = 'grant %s %s %s %s'
-local wish_form = '^(%d+) (%d) (%d+) ?(%d*)$'
+local queue_format = '%s %s %s %s %s %s %s'
+local queue_pattern = '^(%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%d)$'
 local in_both_ways = 'publish+spublish'
 local provisional = 5000
 local line_life = 5 * 60 * 1000

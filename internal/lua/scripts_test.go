@@ -259,7 +259,7 @@ func TestScriptContracts(t *testing.T) {
 			},
 		},
 	)
-	keys := []string{b.LockName, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits", "order", "waits", "writers order", "writers waits", "wishes"}
+	keys := []string{b.LockName, "queue", "timeouts", "places", "writers", "tokens", "permits", "order", "waits", "writers order", "writers waits"}
 	try(
 		"any",
 		situation{

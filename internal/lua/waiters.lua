@@ -13,9 +13,8 @@
 -- number of subscribers, the rest of the answer is right all the same.
 --
 -- For the script:
--- Defines  queue_waiters(all, timeouts, heartbeats, wishes, channel, how)  the waiters of a fair lock. all has the
---          fields of its queue; timeouts and heartbeats are {member, score, ...}; wishes is the key of the wishes:
---          see queue.lua.
+-- Defines  queue_waiters(all, timeouts, places, channel, how)  the waiters of a fair lock. all has the fields of its
+--          queue; timeouts is {member, score, ...}; places is the key of the places: see queue.lua.
 -- Defines  line_waiters(order, waits, held, writers, channel, how)  the waiters of any other lock: those in the line, in
 --          order, and behind them the writers that have no place; how many waiters there are. held has true for the
 --          fields that hold the lock, and writers is {member, score, ...}.
@@ -47,29 +46,28 @@ local function add_waiter(waiters, ...)
     end
 end
 
--- A waiter without a wish asks by itself. It may be subscribed to the channel of its own that Redisson uses, and Java
--- is.
-local function queue_waiters(all, timeouts, heartbeats, wishes, channel, how)
-    local ends, beats = scores(timeouts), scores(heartbeats)
-    local fields, channels = {}, {}
+-- A waiter that is not subscribed asks by itself. It may be subscribed to the channel of its own that Redisson uses, and
+-- Java is.
+local function queue_waiters(all, timeouts, places, channel, how)
+    local ends, fields, channels = scores(timeouts), {}, {}
     -- At most most_listed.
     for i = 1, math.min(#all, most_listed) do
         fields[i] = all[i]
         channels[2 * i - 1], channels[2 * i] = channel .. ':' .. all[i], channel .. ':client:' .. client_of(all[i])
     end
-    local wished, counts = values_of(wishes, fields), subscribers(channels, how)
+    local texts, counts = values_of(places, fields), subscribers(channels, how)
     local waiters = {}
     -- At most most_listed.
     for i, field in ipairs(fields) do
-        local lease, _, _, since = (wished[i] or ''):match(wish_form)
+        local _, _, asked, since, at, life = (texts[i] or ''):match(queue_pattern)
         local own, shared = counts[channels[2 * i - 1]], is_relocks(field) and counts[channels[2 * i]] or 0
         local reachable = -1
         if (own or 0) + shared > 0 then
             reachable = 1
-        elseif own and (lease or not is_relocks(field)) then
+        elseif own and asked ~= '0' then
             reachable = 0
         end
-        add_waiter(waiters, field, ends[field] or '0', beats[field] or '0', since or '', reachable)
+        add_waiter(waiters, field, ends[field] or '0', at and ms(at + life) or '0', since or '', reachable)
     end
     return waiters
 end

@@ -37,8 +37,8 @@ func WritersLineKeys(name string) []string {
 	return []string{lineKey(name, "writers:order"), lineKey(name, "writers:waits")}
 }
 
-// WishesKey returns the key of what the waiters of a fair lock want.
-func WishesKey(name string) string { return lineKey(name, "wishes") }
+// PlacesKey returns the key of the places of the waiters of a fair lock.
+func PlacesKey(name string) string { return lineKey(name, "fair") }
 
 // lineKey derives other keys for the locks "x" and "{x}", as PrefixName does not, because an entry in a wait queue does
 // not contain the name of the lock that it is for.

@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	// FairHeartbeat is how often a waiter of a fair lock sends a heartbeat. One that has sent none for FairLife is
-	// considered dead. Far behind, both are longer: see life_of in internal/lua/queue.lua.
+	// FairHeartbeat is how often a waiter of a fair lock asks, and FairLife is after what time without a request its
+	// place is overdue. Far behind, both are longer: see life_of in internal/lua/queue.lua, which has these times, too.
 	FairHeartbeat = time.Second
 	FairLife      = 4 * FairHeartbeat
 

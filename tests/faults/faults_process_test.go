@@ -235,7 +235,7 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 			wait := func(n int) {
 				t.Helper()
 				testredis.Await(b, fmt.Sprintf("%d wait in Redis, and listen", n), childStart, func() bool {
-					return len(b.Places())+len(b.Wishes()) == n // a client has an entry, or a waiter its request
+					return len(b.Places())+len(b.FairPlaces()) == n // a client has an entry, or a waiter its request
 				})
 			}
 			var dead []*child

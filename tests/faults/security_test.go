@@ -259,8 +259,8 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 			// Its release takes one waiter out of the queue, and moves the other one up.
 			if _, queues := mine.(*FairLock); queues {
 				testredis.Await(u, "both can be granted the lock", locktest.ClusterSoon, func() bool {
-					n, _ := inside.Of(u.other).Redis.HLen(ctx, record.WishesKey(name)).Result()
-					return n == 2 || len(got) > 0 || len(last) > 0
+					n, _ := inside.Of(u.other).Redis.HLen(ctx, record.PlacesKey(name)).Result()
+					return n == 3 || len(got) > 0 || len(last) > 0
 				})
 			}
 			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {

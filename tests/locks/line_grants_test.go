@@ -320,7 +320,7 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 			got := make(chan error, 1)
 			go func() { got <- waits.Do(ctx, func(context.Context) error { return nil }) }()
 			testredis.Await(t, "it waits", locktest.Soon, func() bool {
-				return b.Rdb.Exists(ctx, record.LineKeys(names[0])[0], record.WritersLineKeys(names[0])[0], record.WishesKey(names[0])).Val() == 1
+				return b.Rdb.Exists(ctx, record.LineKeys(names[0])[0], record.WritersLineKeys(names[0])[0], record.PlacesKey(names[0])).Val() == 1
 			})
 			before := b.Rdb.HKeys(ctx, names[0]).Val()
 			b.Must(released.Unlock(ctx))
