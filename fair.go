@@ -2,12 +2,11 @@ package relock
 
 // The fair lock: first come, first served, across all processes.
 //
-// Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. A waiter
-// sends a heartbeat with every attempt, and makes an attempt at least once in each heartbeat interval, which is longer
-// for waiters far behind: see life_of in internal/lua/queue.lua. The script that releases the lock grants it to the
-// first waiter if that waiter is subscribed, as for a plain lock (line.go); otherwise it notifies the first waiter,
-// which asks. The waiters of a Client listen to one channel. A waiter behind a client that knows only the waiter's own
-// channel (a Java service, or an older version of relock) listens to that channel, too.
+// Rules: the queue in Redis determines the order, so every goroutine has an entry of its own in that queue. Each attempt
+// of a waiter tells that it is alive, so it makes one each second, or more rarely far behind: see life_of in
+// internal/lua/queue.lua. The script that releases the lock grants it to the first waiter, as for a plain lock. The
+// waiters of a Client listen to one channel. A waiter behind a Java service, which knows only the waiter's own channel,
+// listens to that channel, too.
 
 import (
 	"context"
@@ -28,15 +27,14 @@ var (
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
 // they are in.
 //
-// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that can be granted
-// the lock by a message sends fewer if at least 32 others wait ahead of it: one in 25s behind more than 768. A waiter
-// that has crashed, or is cut off from Redis, loses its position about 3s after the next heartbeat was due, which is
-// after about 4s, or up to 28s. If no call on the lock has reached Redis for 2s, it keeps its position for 4s after the
-// next call, or up to 28s, because all waiters may have been cut off. Until then, Unlock passes over such a waiter if
-// Redis knows that its connection is closed. If the waiter is granted the lock before the crash is noticed, the other
-// waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a waiter that is alive keeps
-// its position for as long as it waits. If a grant expires before the process of the waiter learns of it, the waiter
-// waits again, at the end of the queue.
+// It costs more than a Lock: every waiter asks about once a second. A waiter that can be granted the lock by a message
+// asks less often if at least 32 others wait ahead of it: once in 25s behind more than 768. A waiter that has crashed, or
+// is cut off from Redis, is passed over if Redis knows that its connection is closed. It loses its position if the lock
+// becomes free about 3s after its next request was due, which is after about 4s, or up to 28s; if no waiter has asked
+// for 2s, that time begins with the next request, because all waiters may have been cut off. If it is granted the lock
+// before that, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a waiter
+// that is alive keeps its position for as long as it waits. If a grant expires before the process of the waiter learns
+// of it, the waiter waits again, at the end of the queue.
 //
 // TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
 // queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each

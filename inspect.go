@@ -157,8 +157,8 @@ type Waiter struct {
 	// Deadline is the time at which Java services remove the waiter from the queue of a fair lock, if it is the first
 	// one then. It is zero for other locks.
 	Deadline time.Time
-	// AliveUntil is the time until which a waiter of this package is considered alive without another heartbeat. Only
-	// waiters of a fair lock and writers send heartbeats. It is zero for a Java waiter, which sends none.
+	// AliveUntil is the time until which a waiter of this package is considered alive unless it asks again. Only waiters of
+	// a fair lock and writers have it. It is zero for a Java waiter.
 	AliveUntil time.Time
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,7 +147,8 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 		defer gone.Close()
 		crashed := startLock(relock.ContextWithOwner(ctx), gone.NewFairLock(name))
 		testredis.Await(b, "it listens to the channel of its client, and Redis knows", soon, func() bool {
-			return b.rdb.HLen(ctx, "relock_line:{"+name+"}:wishes").Val() == 1
+			return slices.ContainsFunc(b.rdb.HVals(ctx, "relock_line:{"+name+"}:fair").Val(),
+				func(place string) bool { return strings.HasPrefix(place, "5000 0 1 ") || strings.HasPrefix(place, "5000 0 2 ") })
 		})
 		a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
 		b.queued(name, 2)

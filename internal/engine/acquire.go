@@ -218,7 +218,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 		}
 		delay = min(delay, a.polling.next(a.lastReply, res.TTL))
 	// The poller cannot see in the key whether a permit is free; nor does it look at the queue of a fair lock, where the
-	// attempt is a heartbeat, which lasts the longer: see life_of in internal/lua/queue.lua.
+	// attempt tells that the waiter lives, and lasts the longer: see life_of in internal/lua/queue.lua.
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:

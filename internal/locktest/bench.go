@@ -719,8 +719,12 @@ func (b *Bench) AwaitQueue(n int) {
 // FairPlaces returns the places of the waiters of the bench's fair lock that can be granted it by a message, by field.
 func (b *Bench) FairPlaces() map[string]string {
 	b.Helper()
-	places, err := b.Rdb.HGetAll(context.Background(), record.PlacesKey(b.LockName)).Result()
-	b.Must(err)
+	return FairPlaces(b.Rdb, b.LockName)
+}
+
+// FairPlaces returns those of another fair lock.
+func FairPlaces(rdb redis.Cmdable, name string) map[string]string {
+	places := rdb.HGetAll(context.Background(), record.PlacesKey(name)).Val()
 	maps.DeleteFunc(places, func(field, place string) bool { return field == "" || strings.Fields(place)[2] == "0" })
 	return places
 }

@@ -39,8 +39,6 @@ const (
 
 func QueueKey(name string) string { return record.PrefixName("redisson_lock_queue", name) }
 
-func AliveKey(name string) string { return record.PrefixName("relock_lock_alive", name) }
-
 func WritersKey(name string) string { return record.PrefixName("relock_rwlock_writers", name) }
 
 // WatchBusy measures the processor time of Redis. check fails if Redis has used more than most of it since the last call

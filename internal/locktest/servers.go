@@ -171,7 +171,7 @@ var (
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
 		"+hset", "+hget", "+hmget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
 		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
-		"+zadd", "+zrem", "+zscore", "+zcard", "+zmscore", "+zrangebyscore", "+zrevrange", "+zrank",
+		"+zadd", "+zrem", "+zscore", "+zcard", "+zrangebyscore", "+zrevrange", "+zrank",
 		"+get", "+incrby", "+zcount",
 	}
 	SmallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}

@@ -272,9 +272,6 @@ end
 -- expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. The client that
 -- was granted the lock does not count, because it may be dead, and its other waiters with it.
 local function watch_grant(q, granted, heard)
-    if redis.call('llen', q.waiters) <= near_head then
-        return
-    end
     local late
     -- At most near_head.
     for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, near_head - 1)) do

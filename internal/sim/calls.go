@@ -106,8 +106,8 @@ func (w *witness) aloneNow(c *call) bool {
 }
 
 // asking records that a call asks for a lock, and reports whether no other call uses it. A waiter that could not
-// leave the queue of a fair lock, because its process died or Redis was unreachable, keeps its position until a
-// heartbeat after the next call. That call cannot know whether Redis was unreachable or there was no caller.
+// leave the queue of a fair lock, because its process died or Redis was unreachable, keeps its position for some
+// seconds after the next call. That call cannot know whether Redis was unreachable or there was no caller.
 func (w *witness) asking(c *call) (alone bool) {
 	alone = w.aloneNow(c)
 	w.mu.Lock()

@@ -38,8 +38,11 @@ var missed = map[string]string{
 	"tombstoneUnseen": "as noTombstone",
 	"toAndFro": "a process whose grant has expired may lose the next one, too, and asks: it waits longer, " +
 		"which the fault excuses",
-	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
-		"after a death",
+	"unheardNotPassedOver": "a grant to a dead waiter ends after some seconds, which the witness allows after a death",
+	"overdueNotPassedOver": "as unheardNotPassedOver",
+	"noGraceAfterAnOutage": "a waiter that was passed over asks again, and the fault excuses the order",
+	"javaNotNoted": "a timeout of Java that is too long counts only if its process dies, and a lease that is too short " +
+		"only after minutes",
 	"newsLost": "the poller of the next process finds the lock within a poll interval if a waiter of " +
 		"another kind has been told and has left just then",
 	"joinUnsubscribed": "the poller sees that the place was dropped, and its process asks; a fault has cut the " +
@@ -73,11 +76,14 @@ var foci = map[string]Focus{
 	"foreignRelease":       {Locks: []Kind{Plain, Multi}},
 	"toTheEnd":             {Locks: []Kind{Plain, Multi}},
 	"deadTakenForJava":     {[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
-	"heartbeatOfTheFuture": {[]Kind{Fair}, []string{"kill", "vanish", "clock back"}},
+	"requestOfTheFuture":   {[]Kind{Fair}, []string{"kill", "vanish", "clock back"}},
 	"writerOfTheFuture":    {[]Kind{ReadWrite}, []string{"kill", "clock back"}},
 	"windowOfTheFuture":    {[]Kind{JavaPlain}, []string{"clock back"}},
 	"queueWithoutALease":   {[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
 	"unheardNotPassedOver": {[]Kind{Fair}, []string{"kill", "vanish"}},
+	"overdueNotPassedOver": {[]Kind{Fair}, []string{"kill", "vanish"}},
+	"noGraceAfterAnOutage": {[]Kind{Fair}, []string{"outage"}},
+	"javaNotNoted":         {[]Kind{Fair}, []string{"kill"}},
 	"shortReleaseTwice":    {[]Kind{Plain}, []string{"lost answers", "slow"}},
 	"patternsCounted":      {[]Kind{Plain}, []string{"watched", "kill", "vanish"}},
 	"barge":                {Locks: []Kind{Plain, Multi}},

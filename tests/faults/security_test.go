@@ -259,8 +259,7 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 			// Its release takes one waiter out of the queue, and moves the other one up.
 			if _, queues := mine.(*FairLock); queues {
 				testredis.Await(u, "both can be granted the lock", locktest.ClusterSoon, func() bool {
-					n, _ := inside.Of(u.other).Redis.HLen(ctx, record.PlacesKey(name)).Result()
-					return n == 3 || len(got) > 0 || len(last) > 0
+					return len(locktest.FairPlaces(inside.Of(u.other).Redis, name)) == 2 || len(got) > 0 || len(last) > 0
 				})
 			}
 			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {
@@ -292,7 +291,7 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 		"+zadd +zcard +zrangebyscore +zrank +zrem +zrevrange +zscore"
 	ofType := map[string]string{ // and of scripts whose names begin like this
 		"lock": ofLock, "force": ofLock, "renew": ofLock, "free": ofLock,
-		"fair": ofLock + " +rpush +llen +lindex +lpos +lrange +lrem +zmscore",
+		"fair": ofLock + " +rpush +llen +lindex +lpos +lrange +lrem",
 		"semaphore": "+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
 			"+hdel +hexists +hget +hmget +hrandfield +hset +zrank",
 	}
@@ -355,9 +354,9 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +set +hdel",
-		"write":     "+time +hgetall +zadd +zrem +zrevrange",
+		"write":     "+time +hgetall +zadd +zrem +zrevrange +zrangebyscore",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* " +
-			"+rpush +llen +lindex +lpos +lrange +zrangebyscore +zscore +zcard",
+			"+rpush +llen +lindex +lpos +zscore +zcard",
 	} {
 		for _, right := range strings.Fields(rights) {
 			lacks = append(lacks, lack{right, kind})
@@ -367,24 +366,17 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 		t,
 		lacks,
 		len(locktest.SmallestKeys)+len(locktest.SmallestCommands)-3,
-		"rights that are tried; +eval: see above; +zmscore is for Java and the dead; "+
-			"without +lrem a waiter that gives up is evicted a little later",
+		"rights that are tried; +eval: see above; "+
+			"without +lrem and +lrange a waiter that gives up leaves a little later",
 	)
 	var each sync.WaitGroup
 	other := d.User(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
 		u := use{b, d.User(b, locktest.Without(all, l.right)), other, 8 * time.Second} // all of them at the same time
-		// A waiter that may not leave the queue blocks until others evict it, which takes longer than the next one
-		// waits.
-		stays := slices.Contains([]string{"+lrange"}, l.right)
-		if stays {
-			u.soon = record.FairLife / 2
-		}
 		k := locktest.KindCalled(l.kind)
 		waitgroup.Go(&each, func() {
 			err := u.all(k.One, k.Rival, locktest.OrderName())
-			inVain := stays && errors.Is(err, context.DeadlineExceeded)
-			assert.True(t, locktest.Refused(err) || inVain, "without %s, %s: %v", l.right, l.kind, err)
+			assert.True(t, locktest.Refused(err), "without %s, %s: %v", l.right, l.kind, err)
 		})
 	}
 	each.Wait()

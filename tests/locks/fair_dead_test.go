@@ -17,8 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A process that has crashed, at the head of the queue or behind it, is evicted within seconds.
-func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
+// A process that has crashed, at the head of the queue or behind it, delays nobody once its requests are overdue, although
+// Redis still has its connection.
+func TestFairCrashedWaitersDelayNobody(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
 	ctx := context.Background()
@@ -26,35 +27,19 @@ func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	b.Must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)
 	defer cancel()
-	doomed := b.Shaky(WithWatchdogTimeout(30 * time.Second)) // so that its waiters do not give up before they are evicted
+	doomed := b.Shaky(WithWatchdogTimeout(30 * time.Second)) // so that its waiters do not give up
 	alive := b.Client()
 	q.join(crashing, doomed.NewFairLock(b.LockName), "crashed 1")
 	q.join(ctx, alive.NewFairLock(b.LockName), "1")
 	q.join(crashing, doomed.NewFairLock(b.LockName), "crashed 2")
 	q.join(ctx, alive.NewFairLock(b.LockName), "2")
-	wishes, last := b.Wishes(), b.Queue()[2]
-	testredis.Await(
-		t,
-		"the crashed have had an answer, and asked again",
-		locktest.Soon,
-		func() bool { return b.Wishes()[last] != wishes[last] },
-	)
+	awaitListening(b.Bench, 4)
 	b.Proxy.BlackHole(true)
+	time.Sleep(record.FairLife + time.Second) // until they are overdue
 	start := time.Now()
-	testredis.Await(
-		t,
-		"the dead are evicted while the lock is held",
-		record.FairLife+2*locktest.Soon,
-		func() bool { return len(b.Queue()) == 2 },
-	)
-	assert.GreaterOrEqual(
-		t,
-		time.Since(start),
-		record.FairLife-record.FairHeartbeat-500*time.Millisecond,
-		"the dead were evicted too early",
-	)
 	b.Must(held.Unlock(ctx))
 	testredis.Await(t, "the living are served", 2*locktest.Soon, func() bool { return len(q.served()) == 2 })
+	assert.Less(t, time.Since(start), testredis.Scale(start, time.Second))
 	cancel()
 	b.Proxy.BlackHole(false)
 	q.wantOrder("1", "2")

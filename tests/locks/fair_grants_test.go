@@ -31,12 +31,12 @@ func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	waiting, cancel := context.WithCancel(ctx)
 	first := make(chan error, 1)
 	go func() { first <- b.Shaky().NewFairLock(b.LockName).Lock(waiting) }()
-	awaitWishes(b.Bench, 1)
+	awaitListening(b.Bench, 1)
 	second := make(chan error, 1)
 	owner := ContextWithOwner(ctx)
 	next := b.Client(WithPollInterval(time.Hour)).NewFairLock(b.LockName)
 	go func() { second <- next.Lock(owner) }()
-	awaitWishes(b.Bench, 2)
+	awaitListening(b.Bench, 2)
 	queue := b.Queue()
 	b.Proxy.BlackHole(true)
 	b.Must(held.Unlock(ctx))
@@ -49,9 +49,9 @@ func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	b.Must(next.Unlock(owner))
 }
 
-func awaitWishes(b *locktest.Bench, n int) {
+func awaitListening(b *locktest.Bench, n int) {
 	b.Helper()
-	testredis.Await(b, fmt.Sprintf("%d wait and listen", n), locktest.Soon, func() bool { return len(b.Wishes()) == n })
+	testredis.Await(b, fmt.Sprintf("%d wait and listen", n), locktest.Soon, func() bool { return len(b.FairPlaces()) == n })
 }
 
 // From Unlock in one process to Lock in another takes one round trip: a waiter that is subscribed need not ask.
@@ -65,9 +65,9 @@ func TestFairGrantNeedsNoRequest(t *testing.T) {
 	l := b.Shaky().NewFairLock(b.LockName, Fenced())
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(owner) }()
-	awaitWishes(b.Bench, 1)
-	wish := b.Wishes()
-	testredis.Await(t, "the next heartbeat", locktest.Soon, func() bool { return !maps.Equal(b.Wishes(), wish) })
+	awaitListening(b.Bench, 1)
+	wish := b.FairPlaces()
+	testredis.Await(t, "the next heartbeat", locktest.Soon, func() bool { return !maps.Equal(b.FairPlaces(), wish) })
 	// There is a second until the next one.
 	asks := b.Proxy.On(locktest.Calls(record.Script("fair_acquire")), testredis.DropRequest).Times(testredis.Always)
 	b.Must(held.Unlock(ctx))
@@ -106,12 +106,12 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 		q.join(ctx, l, name)
 	}
 	channels(raw.Grants(contract.Attempt{}))
-	awaitWishes(b, 3)
-	before := b.Wishes()
+	awaitListening(b, 3)
+	before := b.FairPlaces()
 	b.Must(held.Unlock(ctx))
 	q.wantOrder("first", "second", "third")
-	for field, wish := range before {
-		assert.NotContains(t, b.Wishes(), field, "the wish %s", wish)
+	for field, place := range before {
+		assert.NotContains(t, b.FairPlaces(), field, "the place %s", place)
 	}
 
 	b.Must(b.Rdb.HSet(ctx, b.LockName, locktest.JavaThread, 1).Err())
@@ -135,7 +135,7 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 		b.Must(plain.Lock(ctx))
 		got := make(chan error, 1)
 		go func() { got <- fenced.Lock(owner) }()
-		awaitWishes(b, 1)
+		awaitListening(b, 1)
 		b.Must(plain.Unlock(ctx))
 		b.Must(locktest.Await(b, "the waiter holds the lock", got))
 		token, err := fenced.Token(owner)

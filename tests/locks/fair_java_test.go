@@ -111,8 +111,7 @@ func (q *fairQueue) join(java bool, n int) {
 		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
 		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
 		if !java {
-			alive := float64(now + time.Hour.Milliseconds())
-			pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[3], redis.Z{Score: alive, Member: waiter}, redis.Z{Score: float64(now), Member: ""})
+			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, now))
 			pipe.Expire(ctx, locktest.KeysOf(q.lock)[3], time.Hour)
 		}
 		q.all, q.right[waiter] = append(q.all, waiter), timeout
@@ -133,11 +132,22 @@ func (q *fairQueue) leave(leaving ...string) {
 	})
 }
 
-// beats sets all heartbeats of the queue, and the time at which a script last looked at them.
-func (q *fairQueue) beats(until, looked int64) {
-	q.Must(q.Rdb.Eval(context.Background(), "for _, w in ipairs(redis.call('zrange', KEYS[1], 0, -1)) do "+
-		"redis.call('zadd', KEYS[1], w == '' and ARGV[2] or ARGV[1], w) end return 1",
-		locktest.KeysOf(q.lock)[3:4], until, looked).Err())
+// place is a place in the queue, as Redis stores it, of a waiter that last asked at this time.
+func (q *fairQueue) place(asked, at int64, life time.Duration) string {
+	java := slices.ContainsFunc(q.all, q.isJava)
+	return fmt.Sprintf("5000 0 %d %d %d %d %d", asked, at/1000, at, life.Milliseconds(), map[bool]int{true: 1}[java])
+}
+
+// asked has all waiters of the queue have asked at this time, and one of them at the time last.
+func (q *fairQueue) asked(at, last int64) {
+	pipe := q.Rdb.Pipeline()
+	for _, waiter := range q.all {
+		if !q.isJava(waiter) {
+			pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
+		}
+	}
+	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, min(at, last)))
+	q.Must(locktest.Second(pipe.Exec(context.Background())))
 }
 
 func (q *fairQueue) givesUp(waiter string) {
@@ -198,16 +208,20 @@ func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
 	}
 }
 
-// A process with many waiters has crashed, and a Java service waits behind them: one script removes all of them, and
+// A process with many waiters has crashed, and a Java service waits behind them: the release removes all of them, and
 // walks through the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	q.join(false, 2500)
-	q.beats(1, q.now())
-	q.join(true, 1)
-	walks := q.CommandRuns("zmscore")
-	q.givesUp("nobody")
-	assert.Equal(t, 1, q.CommandRuns("zmscore")-walks, "walks through the queue")
-	q.leave(q.all[:2500]...)
+	const dead = 800
+	q.join(false, dead)
+	q.asked(1, q.now())
+	q.join(true, 2)
+	walks := q.CommandRuns("lrange")
+	searches := q.CommandRuns("lrem")
+	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
+	assert.Equal(t, 1, q.CommandRuns("lrange")-walks, "walks through the queue")
+	assert.Zero(t, q.CommandRuns("lrem")-searches, "searches of the queue")
+	q.leave(q.all[:dead]...)
 	q.check("the dead have left")
+	assert.Equal(t, time.Duration(-1), q.Rdb.TTL(q.Context(), locktest.KeysOf(q.lock)[1]).Val(), "Java waits: no lease")
 }

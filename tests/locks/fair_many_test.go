@@ -7,11 +7,13 @@ package locks
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/locktest"
@@ -26,8 +28,8 @@ import (
 // farPlaces is how many places count: far in internal/lua/queue.lua.
 const farPlaces = 24 * poller.NearHead
 
-// asks makes the waiter at this place ask as one that is subscribed, and returns what it is told, and how long its
-// heartbeat lasts.
+// asks makes the waiter at this place ask as one that is subscribed, and returns what it is told, and how long this
+// request lasts.
 func (q *fairQueue) asks(place int) (contract.Outcome, time.Duration) {
 	q.Helper()
 	a := contract.Attempt{Field: q.all[place], Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1}
@@ -36,12 +38,14 @@ func (q *fairQueue) asks(place int) (contract.Outcome, time.Duration) {
 	q.Must(locktest.Second(ear.Receive(q.Context())))
 	o, err := locktest.SendAttempt(q.client, q.lock, a)
 	require.NoError(q, err)
-	beats := q.Rdb.ZMScore(q.Context(), locktest.KeysOf(q.lock)[3], a.Field, "").Val() // "": when the script has run
-	return o, time.Duration(beats[0]-beats[1]) * time.Millisecond
+	stored := strings.Fields(q.Rdb.HGet(q.Context(), locktest.KeysOf(q.lock)[3], a.Field).Val())
+	life, err := strconv.Atoi(stored[5])
+	q.Must(err)
+	return o, time.Duration(life) * time.Millisecond
 }
 
-// A waiter learns how many are in front of it, its heartbeats last the longer, and it keeps its timeout.
-func TestFairHeartbeatsOfWaitersFarBehind(t *testing.T) {
+// A waiter learns how many are in front of it, its requests last the longer, and it keeps its timeout.
+func TestFairRequestsOfWaitersFarBehind(t *testing.T) {
 	t.Parallel()
 	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
 	q.join(false, 5000)
@@ -50,9 +54,9 @@ func TestFairHeartbeatsOfWaitersFarBehind(t *testing.T) {
 			o, life := q.asks(place)
 			assert.Equal(t, ahead, o.Standing.Ahead(), "in front of waiter %d", place)
 			assert.Equal(t, record.FairLife+time.Duration(ahead/poller.NearHead)*record.FairHeartbeat, life,
-				"the heartbeat of waiter %d", place)
+				"the request of waiter %d", place)
 		}
-		q.check("after heartbeats")
+		q.check("after requests")
 		if len(q.all) == 5000 {
 			q.join(true, 1) // beside Java each place is looked up, and the timeouts are right all the same
 			q.Must(q.Rdb.Persist(q.Context(), locktest.KeysOf(q.lock)[1]).Err())
@@ -88,7 +92,7 @@ func TestFairWaitersFarBehindAskRarely(t *testing.T) {
 		waitgroup.Go(&wg, func() { assert.ErrorIs(t, c.NewFairLock(b.LockName).Lock(ContextWithOwner(ctx)), context.Canceled) })
 	}
 	b.AwaitQueue(waiters)
-	testredis.Await(t, "all can be granted the lock", locktest.Soon, func() bool { return len(b.Wishes()) == waiters })
+	testredis.Await(t, "all can be granted the lock", locktest.Soon, func() bool { return len(b.FairPlaces()) == waiters })
 	queue, before := b.Queue(), sent.N.Load()
 	time.Sleep(5 * time.Second)
 	assert.Less(t, sent.N.Load()-before, int64(5*waiters/2), "requests in five seconds")
@@ -98,26 +102,34 @@ func TestFairWaitersFarBehindAskRarely(t *testing.T) {
 	b.Must(held.Unlock(t.Context()))
 }
 
-// One script removes thousands of dead waiters, and does not search the queue for each.
-func TestFairManyDeadWaitersLeaveAtOnce(t *testing.T) {
+// Redis was unavailable, or its clock went back: the first waiter is granted the lock, and all others keep their places,
+// however many they are. Without an outage, those that have not asked for so long lose theirs.
+func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 	t.Parallel()
-	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	q.join(false, 3000)
-	q.join(true, 2)
-	var dead []string
-	now := float64(q.now())
-	beats := []redis.Z{{Score: now, Member: ""}} // a script has just run: nobody was unreachable
-	for i := 1; i < 3000; i += 2 {
-		dead = append(dead, q.all[i])
-		beats = append(beats, redis.Z{Score: now - 5, Member: q.all[i]})
+	s := testredis.Start(t)
+	for what, at := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
+		for _, others := range []bool{false, true} {
+			t.Run(fmt.Sprint(what, ", and others ask: ", others), func(t *testing.T) {
+				q := newFairQueue(locktest.NewBench(t, s.Addr()))
+				q.join(false, 6000)
+				asked := q.now() + at.Milliseconds()
+				last := asked
+				if others {
+					last = q.now()
+				}
+				q.asked(asked, last)
+				q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
+				if others && at < 0 {
+					q.leave(q.all[:1000]...) // which one script passes over
+					assert.Zero(t, q.Rdb.Exists(t.Context(), q.LockName).Val())
+				} else {
+					assert.Equal(t, q.all[:1], q.Rdb.HKeys(t.Context(), q.LockName).Val())
+					q.leave(q.all[0])
+				}
+				q.check(what)
+			})
+		}
 	}
-	q.leave(dead...)
-	q.Must(q.Rdb.ZAddXX(q.Context(), locktest.KeysOf(q.lock)[3], beats...).Err())
-	searches := q.CommandRuns("lrem")
-	q.givesUp("nobody")
-	q.check("after the dead have left")
-	assert.LessOrEqual(t, q.CommandRuns("lrem")-searches, 1, "searches of the queue")
-	assert.Equal(t, time.Duration(-1), q.Rdb.TTL(q.Context(), locktest.KeysOf(q.lock)[1]).Val(), "Java waits: no lease")
 }
 
 // A full queue takes no more waiters of relock, but those of Java, which join it all the same.
@@ -134,47 +146,6 @@ func TestFairFullQueueWithJava(t *testing.T) {
 	q.check("nobody has joined")
 }
 
-// While Redis is down, waiters far behind ask in vain as the others do, and may be late by a pause between two attempts
-// when it is back. If its clock is set forward instead, they do not even know. All keep their places, but for no longer
-// than the longest heartbeat.
-func TestFairWaitersFarBehindSurviveAnOutage(t *testing.T) {
-	t.Parallel()
-	for _, away := range []float64{15_000, 3_600_000} {
-		q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-		q.join(false, 100)
-		now, beats := float64(q.now()), locktest.KeysOf(q.lock)[3]
-		left := map[string]float64{q.all[20]: 3000, q.all[40]: away - 1000, q.all[60]: away + 100}
-		for waiter, left := range left {
-			q.Must(q.Rdb.ZAdd(q.Context(), beats, redis.Z{Score: now - away + left, Member: waiter}).Err())
-		}
-		q.Must(q.Rdb.ZAdd(q.Context(), beats, redis.Z{Score: now - away}).Err())
-		q.asks(99)
-		for waiter, left := range left {
-			left = min(max(left, 4000), 28_000)
-			until := q.Rdb.ZScore(q.Context(), beats, waiter).Val()
-			assert.GreaterOrEqual(t, until, now+left-1, "%s with %vms", waiter, left)
-			assert.LessOrEqual(t, until, float64(q.now())+left, "%s with %vms", waiter, left)
-		}
-		q.check("after the outage")
-	}
-}
-
-// The clock of Redis is set back. Many in front of a waiter have left since it last asked, and it asks as late as before.
-func TestFairWaiterThatWasFarBehindKeepsItsPlaceWhenTheClockIsSetBack(t *testing.T) {
-	t.Parallel()
-	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	q.join(false, 50)
-	now, beats := q.now(), locktest.KeysOf(q.lock)[3]
-	const ahead, left = 20_000, 15_000
-	q.beats(now+ahead+left, now+ahead)
-	q.asks(49)
-	for _, waiter := range q.all[:49] {
-		until := int64(q.Rdb.ZScore(q.Context(), beats, waiter).Val())
-		require.GreaterOrEqual(t, until, now+left, "the heartbeat of %s", waiter)
-		require.Less(t, until, now+ahead, "the heartbeat of %s", waiter)
-	}
-}
-
 // All in front leave at once but one, which is granted the lock and never learns of it. The next waiter was far behind
 // when it last asked, and has the lock as soon as the grant has expired.
 func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
@@ -189,7 +160,7 @@ func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 		acquired <- time.Now()
 	}()
 	q.AwaitQueue(farPlaces + 1)
-	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.Wishes()) == 1 })
+	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.FairPlaces()) == farPlaces+1 })
 	dead := q.all[farPlaces-1]
 	o, _ := q.asks(farPlaces - 1)
 	assert.Equal(t, farPlaces-1, o.Standing.Ahead())
@@ -200,7 +171,7 @@ func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	for _, waiter := range q.all[:farPlaces-1] {
 		pipe.LRem(q.Context(), locktest.KeysOf(q.lock)[1], 1, waiter)
 		pipe.ZRem(q.Context(), locktest.KeysOf(q.lock)[2], waiter)
-		pipe.ZRem(q.Context(), locktest.KeysOf(q.lock)[3], waiter)
+		pipe.HDel(q.Context(), locktest.KeysOf(q.lock)[3], waiter)
 	}
 	q.Must(locktest.Second(pipe.Exec(q.Context())))
 	start := time.Now()

@@ -252,24 +252,3 @@ func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 	assert.Equal(t, int64(1), sent.N.Load()-before, "requests")
 	b.Must(held.Unlock(ctx))
 }
-
-// If Redis was unavailable, or its clock went back, all waiters keep their positions, however many they are: one script
-// handles some thousands, and the next one continues.
-func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	for what, beat := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
-		t.Run(what, func(t *testing.T) {
-			q := newFairQueue(locktest.NewBench(t, s.Addr()))
-			q.join(false, 6000) // more than one script handles
-			now := q.now()
-			q.beats(now+beat.Milliseconds(), now+beat.Milliseconds())
-			for range 8 {
-				q.givesUp("nobody")
-				q.check(what)
-			}
-			within := q.Rdb.ZCount(t.Context(), locktest.KeysOf(q.lock)[3], fmt.Sprint(now), fmt.Sprint(q.now()+7*record.FairLife.Milliseconds())).Val() // of those far behind
-			assert.Equal(t, int64(len(q.all)+1), within, "heartbeats that are neither over nor last for too long")
-		})
-	}
-}

@@ -245,9 +245,8 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 			`"redisson_lock_queue:{`: func(b *locktest.Bench) error {
 				return b.Rdb.Set(ctx, "redisson_lock_queue:{"+b.LockName+"}", "a string", 0).Err()
 			},
-			`"relock_lock_alive:{`: func(b *locktest.Bench) error {
-				b.Must(b.Rdb.RPush(ctx, locktest.AliveKey(b.LockName), "a list").Err())
-				return b.Rdb.Expire(ctx, locktest.AliveKey(b.LockName), time.Hour).Err()
+			`"redisson_lock_timeout:{`: func(b *locktest.Bench) error {
+				return b.Rdb.RPush(ctx, "redisson_lock_timeout:{"+b.LockName+"}", "a list").Err()
 			},
 			`holds a hash that is not a lock (field "colour")`: func(b *locktest.Bench) error {
 				return b.Rdb.HSet(ctx, b.LockName, "colour", "red", locktest.JavaThread, 7).Err()

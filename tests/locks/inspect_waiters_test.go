@@ -65,7 +65,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		waiters = append(waiters, Contender{Field: locktest.JavaThread, Client: locktest.JavaThread[:36], Owner: "thread 42"})
 		wait()
 
-		testredis.Await(t, "they can be granted the lock", locktest.Soon, func() bool { return len(b.Wishes()) == 2 })
+		testredis.Await(t, "they can be granted the lock", locktest.Soon, func() bool { return len(b.FairPlaces()) == 2 })
 		i = b.Inspect(c)
 		require.Equal(t, TypeFair, i.Type)
 		require.Len(t, i.Holders, 1)

@@ -51,13 +51,13 @@ var Scripts = []Mistake{
 	},
 	{
 		Name:    "deadTakenForJava",
-		Omits:   "A waiter of relock without a heartbeat is dead, and not one of Java, whose timeout counts.",
-		Changes: []Change{{"elseif is_relocks(first) then", "elseif false then"}},
+		Omits:   "A waiter of relock without a place is dead, and not one of Java, whose timeout counts.",
+		Changes: []Change{{"elseif not is_relocks(waiter) then", "elseif not p then"}},
 	},
 	{
-		Name:    "heartbeatOfTheFuture",
-		Omits:   "Heartbeats are shortened when the clock was set back.",
-		Changes: []Change{{"if first and not last_run then", "if false then"}},
+		Name:    "requestOfTheFuture",
+		Omits:   "A request from before the clock was set back lasts for no longer than others.",
+		Changes: []Change{{"p.at > q.now and q.back or math.max(p.at, q.back)", "math.max(p.at, q.back)"}},
 	},
 	{
 		Name:    "writerOfTheFuture",
@@ -75,9 +75,24 @@ var Scripts = []Mistake{
 		Changes: []Change{{"set_lease(q, tonumber(timeout))", ""}},
 	},
 	{
+		Name:    "overdueNotPassedOver",
+		Omits:   "A waiter of a fair lock that has not asked for long is passed over.",
+		Changes: []Change{{"elseif not p or is_overdue(q, p) then", "elseif not p then"}},
+	},
+	{
+		Name:    "noGraceAfterAnOutage",
+		Omits:   "After an outage no waiter of a fair lock is overdue for a while.",
+		Changes: []Change{{"math.max(p.at, q.back)", "p.at"}},
+	},
+	{
+		Name:    "javaNotNoted",
+		Omits:   "A place of a fair lock notes that Java is in front.",
+		Changes: []Change{{"java = java_waits(q) and '1' or '0'}", "java = '0'}"}},
+	},
+	{
 		Name:    "unheardNotPassedOver",
 		Omits:   "A waiter of a fair lock that nobody hears is passed over.",
-		Changes: []Change{{"is_heard(q, waiter, heard) then", "true then"}},
+		Changes: []Change{{"elseif is_heard(q, p, heard) then", "elseif true then"}},
 	},
 	{
 		Name:  "shortReleaseTwice",
@@ -279,7 +294,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "commonWish",
 		Omits:   "In its common case a fair lock finds no tombstone.",
-		Changes: []Change{{"redis.pcall('exists', KEYS[1], KEYS[2], KEYS[6]) == 0", "redis.pcall('exists', KEYS[1], KEYS[2]) == 0"}},
+		Changes: []Change{{"redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0", "redis.pcall('exists', KEYS[1], KEYS[2]) == 0"}},
 	},
 	{
 		Name:    "commonDowngrade",
