@@ -351,10 +351,10 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	var lacks []lack
 	for kind, rights := range map[string]string{
 		"lock":      "~lock:orders:* ~relock_*:{lock:orders:* +exists +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield +zrank",
-		"semaphore": "+get +incrby +zcount",
+		"semaphore": "+get +incrby +zcount +zrangebyscore",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +set +hdel",
-		"write":     "+time +hgetall +zadd +zrem +zrevrange +zrangebyscore",
+		"write":     "+time +hgetall +zadd +zrem +zrevrange",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +zscore +zcard",
 	} {
