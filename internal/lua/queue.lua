@@ -54,10 +54,10 @@
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
 -- Defines  leave_queue(q, leaving)             removes waiters, which are the keys of a table. Those behind them move up.
--- Defines  pass_on(q, asker, always)           passes on the lock, which is free, to the first waiter that is not passed
+-- Defines  pass_on(q, asker, freed)            passes on the lock, which is free, to the first waiter that is not passed
 --          over: grants it, or wakes this waiter; asker, which may be nil, is not granted it, because it acquires the lock
 --          itself. Returns this waiter, nil if there is none; q.granted tells whether it was granted the lock. Unless
---          always, it is woken only if the message of the release may have gone to another one.
+--          the script has freed the lock, it is woken only if the message of the release may have gone to another one.
 -- For this file:
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
 -- Defines  look(q)                             sets q.now, and q.back: since when a waiter has asked each second or two.
@@ -288,7 +288,7 @@ local function watch_grant(q, granted, heard)
     end
 end
 
-local function pass_on(q, asker, always)
+local function pass_on(q, asker, freed)
     if redis.call('exists', q.waiters) == 0 then
         return nil
     end
@@ -322,8 +322,9 @@ local function pass_on(q, asker, always)
         end
     end
     local missed = next(gone) or next(passed) -- the message of the release may have gone to it
+    local leave = to and not is_relocks(to) or not to and freed
     -- At most most_passed.
-    for waiter in pairs((not to or not is_relocks(to)) and passed or {}) do
+    for waiter in pairs(leave and passed or {}) do
         gone[waiter] = true
     end
     if granted then
@@ -334,7 +335,7 @@ local function pass_on(q, asker, always)
     end
     if granted then
         watch_grant(q, to, heard)
-    elseif to and to ~= asker and (always or missed) then
+    elseif to and to ~= asker and (freed or missed) then
         wake(q, to)
     end
     q.granted = granted
