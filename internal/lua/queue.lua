@@ -53,7 +53,8 @@
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
--- Defines  leave_queue(q, leaving)             removes waiters, which are the keys of a table. Those behind them move up.
+-- Defines  leave_queue(q, leaving, granted)    removes waiters, which are the keys of a table. Those behind them move up.
+--          granted is the one among them that was granted the lock, or nil.
 -- Defines  pass_on(q, asker, freed)            passes on the lock, which is free, to the first waiter that is not passed
 --          over: grants it, or wakes this waiter; asker, which may be nil, is not granted it, because it acquires the lock
 --          itself. Returns this waiter, nil if there is none; q.granted tells whether it was granted the lock. Unless
@@ -70,8 +71,8 @@
 -- Defines  note_place(q, p, ...)               stores a place, and fields and values that follow.
 -- Defines  move_up(q, leaving)                 the same as leave_queue for a queue with waiters of Java, or if several
 --          leave, but for the places of those that leave; returns how many have left.
--- Defines  watch_grant(q, granted, heard)      makes a waiter ask if the others that are near the waiter granted do so
---          late.
+-- Defines  watch(q, granted)                   makes a waiter ask if those near the head of the queue do so late. granted
+--          is who was granted the lock just now, or nil.
 
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
@@ -242,8 +243,31 @@ local function move_up(q, leaving)
     return left
 end
 
+-- Many in front of a waiter may leave before it asks again. If no waiter asks soon, none notices that the lease of the
+-- holder has expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. A
+-- client that was just granted the lock does not count, because it may be dead, and its other waiters with it.
+local function watch(q, granted)
+    local late, heard = nil, {}
+    -- At most near_head.
+    for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, near_head - 1)) do
+        local p = not (granted and client_of(waiter) == client_of(granted)) and place_of(q, waiter)
+        if p and not is_overdue(q, p) and is_heard(q, p, heard) then
+            if p.at + p.life < q.now + provisional + life_of(0) then
+                return
+            end
+            late = waiter
+        end
+    end
+    if late then
+        wake(q, late)
+    end
+end
+
 -- The first write needs no memory, and after it Redis accepts the next ones even if memory is short.
-local function leave_queue(q, leaving)
+local function leave_queue(q, leaving, granted)
+    if not q.now then
+        look(q)
+    end
     local java, last = java_waits(q), redis.call('lindex', q.waiters, -1)
     local ends = last and tonumber(redis.call('zscore', q.timeouts, last) or nil)
     local fields = {}
@@ -263,36 +287,20 @@ local function leave_queue(q, leaving)
         redis.pcall('hdel', q.places, '')
     end
     if left > 0 and ends and last and is_relocks(last) then
-        local least = now_ms() + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
+        local least = q.now + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
         redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(least, ends - left * q.wait_timeout)), last)
     end
-end
-
--- Many in front of a waiter may leave before it asks again. If no waiter asks soon, none notices that a grant has
--- expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. The client that
--- was granted the lock does not count, because it may be dead, and its other waiters with it.
-local function watch_grant(q, granted, heard)
-    local late
-    -- At most near_head.
-    for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, near_head - 1)) do
-        local p = client_of(waiter) ~= client_of(granted) and place_of(q, waiter)
-        if p and is_heard(q, p, heard) then
-            if p.at + p.life < q.now + provisional + life_of(0) then
-                return
-            end
-            late = waiter
-        end
-    end
-    if late then
-        wake(q, late)
+    if left > 0 and last then
+        watch(q, granted)
     end
 end
 
 local function pass_on(q, asker, freed)
     if redis.call('exists', q.waiters) == 0 then
         return nil
+    elseif not q.now then
+        look(q)
     end
-    look(q)
     local gone, passed, heard, to, granted = {}, {}, {}, nil, false
     -- At most most_passed, and one.
     for place = 0, most_passed do
@@ -331,11 +339,9 @@ local function pass_on(q, asker, freed)
         gone[to] = true
     end
     if next(gone) then
-        leave_queue(q, gone)
+        leave_queue(q, gone, granted and to)
     end
-    if granted then
-        watch_grant(q, to, heard)
-    elseif to and to ~= asker and (freed or missed) then
+    if not granted and to and to ~= asker and (freed or missed) then
         wake(q, to)
     end
     q.granted = granted

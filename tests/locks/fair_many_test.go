@@ -146,6 +146,29 @@ func TestFairFullQueueWithJava(t *testing.T) {
 	q.check("nobody has joined")
 }
 
+// All in front give up while the lock is held, and the holder dies. The next waiter was far behind when it last asked,
+// and has the lock as soon as it is free.
+func TestFairWaiterThatWasFarBehindWatchesTheLockWhenTheOthersHaveLeft(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+	q.join(false, farPlaces)
+	c := q.Client()
+	l := c.NewFairLock(q.LockName)
+	ctx, acquired := ContextWithOwner(t.Context()), make(chan time.Time)
+	go func() {
+		q.Must(l.Lock(ctx))
+		acquired <- time.Now()
+	}()
+	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.FairPlaces()) == farPlaces+1 })
+	for _, waiter := range q.all {
+		q.givesUp(waiter)
+	}
+	start := time.Now()
+	q.Must(q.Rdb.Del(t.Context(), q.LockName).Err())
+	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 3*record.FairHeartbeat))
+	q.Must(l.Unlock(ctx))
+}
+
 // All in front leave at once but one, which is granted the lock and never learns of it. The next waiter was far behind
 // when it last asked, and has the lock as soon as the grant has expired.
 func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
