@@ -183,7 +183,7 @@ func TestEngineGoesOnWhileTwoRenewalsOfAHoldAreUnderWay(t *testing.T) {
 		time.Sleep(3 * short / 5)
 		require.Equal(t, lease.MostRenewals, e.redis.Count("renew"))
 		e.lock(1)
-		end := e.Probe().LeasesEnd(x, 1)
+		end := e.Probe().Look(x, 1).LeaseEnds
 		time.Sleep(time.Until(end) - short/60 - short/3)
 		ok, err := e.acquire(ctx, y, 2, Request{Wait: forever}) // its renewal is due just before the lease of x ends
 		require.NoError(t, err)

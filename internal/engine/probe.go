@@ -23,7 +23,6 @@ type Stats struct {
 	Names     int    // lock states
 	Holds     int    // holds, including those that are being acquired
 	Queues    int    // local queues
-	Leases    int    // leases that the watchdog watches
 	Listeners int    // listeners to channels of Redis
 	Polled    int    // locks that the poller looks at
 	AtWork    int64  // calls and goroutines that have not ended, except the one that looks for long waits
@@ -37,7 +36,7 @@ func (p Probe) Stats() Stats {
 	e := p.e
 	_, polled := e.poller.Running()
 	all := Stats{
-		Leases: e.watchdog.Len(), Listeners: e.pubsub.Listeners(), Polled: polled,
+		Listeners: e.pubsub.Listeners(), Polled: polled,
 		AtWork: e.workers.AtWork() - e.slow.AtWork(),
 		Late:   e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
@@ -51,15 +50,32 @@ func (p Probe) Stats() Stats {
 	return all
 }
 
-// Waiters returns how many callers of this process wait in the local queue of kind. front reports whether the queue has
-// admitted a caller, and busy whether the last attempt of an admitted caller has found the lock busy.
-func (p Probe) Waiters(kind contract.Lock) (waiters int, front, busy bool) {
-	p.look(kind, func(s *lockState) {
-		if q := s.findQueueLocked(kind.Traits().ID.Half); q != nil {
-			waiters, front, busy = q.Len(), q.Taken(), q.blocker != nil
-		}
-	})
-	return waiters, front, busy
+// A View is what an engine knows of one lock and one owner at one moment.
+type View struct {
+	Waiters     int  // callers of this process in the local queue
+	Front, Busy bool // the queue has admitted a caller; the last attempt of an admitted caller has found the lock busy
+
+	// Of the hold that the owner has, or has lost and not released; zero: there is none.
+	Field     string
+	HoldCount int
+	Guards    int       // with different parents
+	LeaseEnds time.Time // until when the lease is valid
+}
+
+// Look returns what the engine knows of kind and o.
+func (p Probe) Look(kind contract.Lock, o Owner) (v View) {
+	half, s := kind.Traits().ID.Half, p.e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	if q := s.findQueueLocked(half); q != nil {
+		v.Waiters, v.Front, v.Busy = q.Len(), q.Taken(), q.blocker != nil
+	}
+	if h := s.holds.get(holdKey{half, o}); h != nil && h.record != nil {
+		v.Field, v.HoldCount, v.Guards = h.Field().ID, h.Count(), len(h.guards)
+		v.LeaseEnds = p.e.watchdog.End(&h.record.lease)
+	}
+	return v
 }
 
 // HearsOfForce makes the Client hear of forced releases from now on, also while its holds are younger than a second. It
@@ -74,46 +90,17 @@ func (p Probe) HearsOfForce() {
 	}
 }
 
-// Guards returns how many guards with different parents the hold of o on kind has.
-func (p Probe) Guards(kind contract.Lock, o Owner) (guards int) {
-	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.Traits().ID.Half, o}).guards) })
-	return guards
-}
-
 // SetHoldCount sets the hold count of the hold of o on kind, in this process only.
 func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
-	p.look(kind, func(s *lockState) {
-		h := s.holds.get(holdKey{kind.Traits().ID.Half, o})
-		for h.Count() > count {
-			h.Lowered()
-		}
-		for h.Count() < count {
-			h.reenteredLocked()
-		}
-	})
-}
-
-// HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
-func (p Probe) HoldCount(kind contract.Lock, o Owner) int {
-	_, count := p.e.holdCount(kind, o)
-	return count
-}
-
-// LeasesEnd returns until when the lease of the hold of o on kind is valid.
-func (p Probe) LeasesEnd(kind contract.Lock, o Owner) (end time.Time) {
-	p.look(kind, func(s *lockState) {
-		end = p.e.watchdog.End(&s.holds.get(holdKey{kind.Traits().ID.Half, o}).record.lease)
-	})
-	return end
-}
-
-// look calls f with the lock state of kind, and its mutex.
-func (p Probe) look(kind contract.Lock, f func(s *lockState)) {
-	s := p.e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	f(s)
+	h, _ := p.e.holdCount(kind, o)
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	for h.Count() > count {
+		h.Lowered()
+	}
+	for h.Count() < count {
+		h.reenteredLocked()
+	}
 }
 
 // SleepInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. It listens to
@@ -133,14 +120,6 @@ func (p Probe) HearGrant(kind contract.Record, message string) {
 
 // KeepSubscribed keeps a channel that is subscribed, until done is called.
 func (p Probe) KeepSubscribed(channel string) (done func()) { return p.e.pubsub.Join(channel).Leave }
-
-// HeldField returns the field of the hold that o has on kind; "" if there is none.
-func (p Probe) HeldField(kind contract.Lock, o Owner) string {
-	if h, _ := p.e.holdCount(kind, o); h != nil {
-		return h.Field().ID
-	}
-	return ""
-}
 
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }

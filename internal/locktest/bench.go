@@ -61,20 +61,16 @@ func (b *Bench) WaitsInQueue(l relock.Locker) bool {
 
 // WaitersInQueue returns how many owners wait for l in the queue of this process.
 func (b *Bench) WaitersInQueue(l relock.Locker) int {
-	waiters, _, _ := WaitersOf(l)
-	return waiters
+	return Look(l).Waiters
 }
 
 // Asks reports whether an owner of this process contends for l.
 func (b *Bench) Asks(l relock.Locker) bool {
-	_, front, _ := WaitersOf(l)
-	return front
+	return Look(l).Front
 }
 
-func WaitersOf(l relock.Locker) (waiters int, front, busy bool) {
-	h := l
-	return EngineOf(ClientOf(h)).Probe().Waiters(LockOf(h))
-}
+// Look returns what this process knows of l.
+func Look(l relock.Locker) engine.View { return EngineOf(ClientOf(l)).Probe().Look(LockOf(l), 0) }
 
 func NewRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 

@@ -295,7 +295,7 @@ func TestFaultAttachIsValidFromBeforeTheRequest(t *testing.T) {
 	sent := time.Now()
 	attached := b.Attach(c, ticket)
 	took := time.Since(sent)
-	left := time.Until(locktest.EngineOf(c).Probe().LeasesEnd(locktest.LockOf(c.NewLock(b.LockName)), locktest.OwnerOf(attached)))
+	left := time.Until(locktest.EngineOf(c).Probe().Look(locktest.LockOf(c.NewLock(b.LockName)), locktest.OwnerOf(attached)).LeaseEnds)
 	assert.LessOrEqual(b, left, lease.Validity(30*time.Second)-took+200*time.Millisecond, "how long it is valid")
 	b.Must(attached.Release(context.Background()))
 }

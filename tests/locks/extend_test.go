@@ -164,10 +164,10 @@ func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
 	limited, other := c.NewLock(b.LockName, MaxHold(time.Minute)), c.NewLock(b.LockName+"-b")
 	h := b.HoldFor(c.NewMultiLock(limited, other), time.Minute)
 	p := locktest.EngineOf(c).Probe()
-	end := p.LeasesEnd(locktest.LockOf(other), locktest.OwnerOf(h))
+	end := p.Look(locktest.LockOf(other), locktest.OwnerOf(h)).LeaseEnds
 	b.MustBe(h.Extend(ctx, time.Hour), ErrInvalid)
-	assert.Equal(t, end, p.LeasesEnd(locktest.LockOf(other), locktest.OwnerOf(h)))
-	assert.Equal(t, end, p.LeasesEnd(locktest.LockOf(limited), locktest.OwnerOf(h)))
+	assert.Equal(t, end, p.Look(locktest.LockOf(other), locktest.OwnerOf(h)).LeaseEnds)
+	assert.Equal(t, end, p.Look(locktest.LockOf(limited), locktest.OwnerOf(h)).LeaseEnds)
 	b.Must(h.Context().Err())
 	b.Must(h.Release(ctx))
 }

@@ -134,7 +134,7 @@ func TestHoldGuardCostsNothing(t *testing.T) {
 	c := b.Client()
 	l := c.NewLock(b.LockName)
 	h := b.Hold(l)
-	guards := func() int { return locktest.EngineOf(c).Probe().Guards(locktest.LockOf(l), locktest.OwnerOf(h)) }
+	guards := func() int { return locktest.EngineOf(c).Probe().Look(locktest.LockOf(l), locktest.OwnerOf(h)).Guards }
 	parent, cancel := context.WithCancel(context.Background())
 	before := runtime.NumGoroutine()
 	for range 100 {

@@ -423,7 +423,7 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 				b.Must(held.Lock(ctx))
 				c := b.Client()
 				record := locktest.RecordOf(newLock(c, b.LockName))
-				field := locktest.EngineOf(locktest.ClientOf(held)).Probe().HeldField(locktest.RecordOf(held), engine.OwnerOf(ctx)) + record.Traits().Suffix
+				field := locktest.EngineOf(locktest.ClientOf(held)).Probe().Look(locktest.RecordOf(held), engine.OwnerOf(ctx)).Field + record.Traits().Suffix
 				locktest.EngineOf(c).Probe().HearGrant(record, fmt.Sprintf("grant %s 1 5000 0", field))
 				b.Must(c.Close()) // waits for what the message has begun
 				b.Holds(held, 1)
@@ -470,7 +470,7 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			b.Must(err)
 			several, err := locktest.SeveralOf(s, 3)
 			b.Must(err)
-			field := locktest.EngineOf(c).Probe().HeldField(several, locktest.OwnerOf(hold))
+			field := locktest.EngineOf(c).Probe().Look(several, locktest.OwnerOf(hold)).Field
 			at := strings.LastIndexByte(field, ':') + 1
 			number, err := strconv.Atoi(strings.TrimSuffix(field[at:], "+3"))
 			b.Must(err)

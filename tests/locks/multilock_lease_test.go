@@ -169,6 +169,6 @@ func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
 	b.Must(second.Unlock(context.Background()))
 	b.Must(locktest.Await(b, "both are free", got))
 	p, o := locktest.EngineOf(c).Probe(), engine.OwnerOf(ctx)
-	assert.Equal(t, p.LeasesEnd(locktest.LockOf(first), o), p.LeasesEnd(locktest.LockOf(second), o))
+	assert.Equal(t, p.Look(locktest.LockOf(first), o).LeaseEnds, p.Look(locktest.LockOf(second), o).LeaseEnds)
 	b.Must(l.Unlock(ctx))
 }

@@ -92,7 +92,7 @@ func TestMultiLockGivesBackATiedLock(t *testing.T) {
 			require.Eventually(t, locked(c2.NewLock("l")), 5*time.Second, time.Millisecond)
 			second := run(two)
 			require.Eventually(t, locked(b2.NewLock("l")), 5*time.Second, time.Millisecond)
-			require.Eventually(t, func() bool { _, front, _ := locktest.WaitersOf(c2.NewLock("l")); return front },
+			require.Eventually(t, func() bool { return locktest.Look(c2.NewLock("l")).Front },
 				5*time.Second, time.Millisecond)
 			close(g.open)
 			assert.NoError(t, <-first)

@@ -304,7 +304,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 // lockedAgain increments the hold count of o in this process only.
 func lockedAgain(e *locktest.BubbleEngine, o engine.Owner) {
 	p, x := e.Probe(), locktest.NewFakeLock(e.Redis, "x")
-	p.SetHoldCount(x, o, p.HoldCount(x, o)+1)
+	p.SetHoldCount(x, o, p.Look(x, o).HoldCount+1)
 }
 
 // The end of an explicit lease is Expired, and not a loss.

@@ -431,17 +431,11 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	front, cancel := user(ContextWithOwner(context.Background()), 2*locktest.Soon)
 	defer cancel()
 	all.Go(func() { _ = redlock.Lock(front) })
-	testredis.Await(t, "the nodes have answered the caller in front", locktest.Soon, func() bool {
-		_, _, busy := locktest.WaitersOf(redlock)
-		return busy
-	})
+	testredis.Await(t, "the nodes have answered the caller in front", locktest.Soon, func() bool { return locktest.Look(redlock).Busy })
 	behind := erringContext{watchedContext{ContextWithOwner(context.Background()), watch}, make(chan struct{})}
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- redlock.Lock(behind) }()
-	testredis.Await(t, "another caller is behind", locktest.Soon, func() bool {
-		waiters, _, _ := locktest.WaitersOf(redlock)
-		return waiters == 1
-	})
+	testredis.Await(t, "another caller is behind", locktest.Soon, func() bool { return locktest.Look(redlock).Waiters == 1 })
 	close(behind.done)
 	require.ErrorContains(t, locktest.Await(b, "it gives up", gaveUp), "the last attempt")
 	cancel()
@@ -504,7 +498,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 			require.NoError(e.T, err)
 			go func() {
 				<-guarded.Done()
-				ends <- end{time.Since(e.Probe().LeasesEnd(locktest.NewFakeLock(e.Redis, name), 1))}
+				ends <- end{time.Since(e.Probe().Look(locktest.NewFakeLock(e.Redis, name), 1).LeaseEnds)}
 			}()
 		}
 		e.Redis.Set(func() {

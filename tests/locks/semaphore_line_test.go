@@ -363,10 +363,7 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	waiting := func(n int) {
 		testredis.Await(b, "they wait in this process", locktest.Soon, func() bool { return b.WaitersInQueue(c) == n })
 	}
-	testredis.Await(b, "the first one has found no permit free", locktest.Soon, func() bool {
-		_, _, busy := locktest.WaitersOf(c)
-		return busy
-	})
+	testredis.Await(b, "the first one has found no permit free", locktest.Soon, func() bool { return locktest.Look(c).Busy })
 	three := asks(o[2])
 	waiting(1)
 	waiting(2) // the second one has its answer

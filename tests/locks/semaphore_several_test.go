@@ -264,10 +264,7 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 				assert.NoError(b, err)
 				hold <- h
 			}()
-			testredis.Await(b, "it waits", locktest.Soon, func() bool {
-				waits, _, _ := locktest.WaitersOf(mine)
-				return waits == i+1
-			})
+			testredis.Await(b, "it waits", locktest.Soon, func() bool { return locktest.Look(mine).Waiters == i+1 })
 			got = append(got, hold)
 		}
 		cancel()

@@ -192,8 +192,8 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 			}
 		})
 		testredis.Await(b, "it waits", locktest.Soon, func() bool {
-			waits, front, _ := locktest.WaitersOf(s)
-			return front && waits == i
+			v := locktest.Look(s)
+			return v.Front && v.Waiters == i
 		})
 	}
 	b.Must(s.Unlock(first[0]))

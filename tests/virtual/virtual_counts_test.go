@@ -139,8 +139,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 		if l := locktest.LockOf(held); l != nil && l.Traits().Admission == contract.Counting {
 			queued, atWork := 0, int64(0)
 			for i, l := range locks {
-				n, _, _ := locktest.WaitersOf(l)
-				queued += n
+				queued += locktest.Look(l).Waiters
 				atWork += locktest.EngineOf(clients[i]).Probe().Stats().AtWork
 			}
 			assert.Equal(v, waiters-processes, queued, "one of each process asks")
