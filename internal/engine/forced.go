@@ -8,9 +8,8 @@ package engine
 // itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. When the
 // channel is subscribed on another connection, hints may have been lost: then all records are checked, once.
 //
-// A Client that releases a lock of its own knows by itself. The holds that it had before the request end with the
-// answer. For those that began before the answer, and those that may have been released by a request without an answer,
-// it asks Redis. A hold that began after the answer is left alone.
+// A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
+// holds began, and whether or not the request was answered.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
@@ -29,11 +28,9 @@ const (
 	mostForced  = 1000        // the most requests of one ForceUnlock: permits may be acquired as fast as it works
 	mostLooked  = 256         // the most records that one pipeline looks for
 	evictedTime = time.Second // how long looking for the records that are left may take
-
 )
 
-// Force releases kind, no matter which owner holds it, ends the holds that this process had on it, and has other
-// processes check theirs. If fields are passed in seen, only holds that have one of them in Redis are released. A
+// Force releases kind, no matter which owner holds it, and has the processes that had holds check theirs. If fields are passed in seen, only holds that have one of them in Redis are released. A
 // request is never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a
 // request releases some of them and the second number of the reply is not zero: then another request is sent. Force
 // returns true and an error if not all of them have succeeded.
@@ -43,7 +40,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(kind, seen, func() (freed bool, err error) {
+	return e.ForceBy(kind, func() (freed bool, err error) {
 		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}}
 		for range mostForced {
 			answer := e.sender.Once(&op.Wait, request)
@@ -61,47 +58,32 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	})
 }
 
-// ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
-// call; of those only the ones with a field in seen, if there are any. Goroutines of this process may acquire kind
-// during the call, before Redis runs the request or after it, and a request that fails may have run: so ForceBy has
-// Redis asked for the holds that are left then.
-func (e *Engine) ForceBy(kind contract.Lock, seen []string, force func() (freed bool, err error)) (bool, error) {
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	before := s.recordsOfLocked(kind.Traits().ID)
-	s.Unlock()
-	if len(seen) > 0 {
-		before = slices.DeleteFunc(before, func(r *record) bool { return !slices.Contains(seen, r.first.Field().ID) })
-	}
+// ForceBy calls force, which releases kind in Redis. A request that fails may have run, and goroutines of this process
+// may acquire kind during the call. So ForceBy has Redis asked which records of this process are left, and waits for
+// that, but not for long: Redis may be unreachable now.
+func (e *Engine) ForceBy(kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
 	if freed || send.MayHaveActed(err) {
-		defer s.lookForEvicted(kind.Traits().ID) // also if a guard's context panics, or ends the goroutine
-	}
-	if freed && err == nil {
-		for _, l := range endForced(before) {
-			l.report()
+		select {
+		case <-e.lookForEvicted(kind):
+		case <-time.After(send.MinWait):
 		}
 	}
 	return freed, err
 }
 
-// lookForEvicted has Redis asked for the records that this process has of the lock with this id after a forced release,
-// and waits for that, but not for long: Redis may be unreachable now.
-func (s *lockState) lookForEvicted(id contract.LockID) {
-	left := s.forcedNow(id)
-	if len(left) == 0 {
-		return
-	}
-	asked := make(chan struct{})
-	s.engine.workers.Spawn(func() {
+// lookForEvicted has Redis asked which of the records that this process has of kind are left after a forced release,
+// and ends the others. asked is closed when that was done.
+func (e *Engine) lookForEvicted(kind contract.Lock) (asked chan struct{}) {
+	asked = make(chan struct{})
+	s := e.retain(kind.Traits().ID.Name)
+	defer s.release()
+	all := s.forcedNow(kind.Traits().ID.Half)
+	e.workers.Spawn(func() {
 		defer close(asked)
-		s.engine.endEvicted(left)
+		e.endEvicted(all)
 	})
-	select {
-	case <-asked:
-	case <-time.After(send.MinWait):
-	}
+	return asked
 }
 
 // forcedLate handles the answer to a forced release that comes after its caller has left.
@@ -115,36 +97,25 @@ func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
 	if freed := r[0] == 1; !freed && !send.MayHaveActed(err) {
 		return
 	}
-	s := f.retain(f.kind.Traits().ID.Name)
-	defer s.release()
-	f.hints.Send(s.name, clients)
-	f.endEvicted(s.forcedNow(f.kind.Traits().ID))
+	f.hints.Send(f.kind.Traits().ID.Name, clients)
+	f.lookForEvicted(f.kind)
 }
 
-// endForced ends the records of a lock that ForceUnlock has released.
-func endForced(evicted []*record) (lost []ending) {
-	returned := false
-	defer func() {
-		if !returned { // the caller does not report them
-			reportLater(lost)
-		}
-	}()
-	each.Do(evicted, func(r *record) { lost = append(lost, r.lose(errForced, nil)...) })
-	returned = true
-	return lost
-}
-
-// forcedNow notes that a forced release of the lock with this id was answered, and returns the records that this
-// process has of it.
-func (s *lockState) forcedNow(id contract.LockID) []*record {
+// forcedNow notes that a forced release of the half was answered, and returns the records that this process has of it,
+// each once.
+func (s *lockState) forcedNow(half string) (all []*record) {
 	s.Lock()
 	defer s.Unlock()
 	s.forced = s.engine.watchdog.Now()
-	return s.recordsOfLocked(id)
+	for h := range s.holds.all() {
+		if h.half() == half && h.Holds() && h.index == 0 { // h is the first hold of the record
+			all = append(all, h.record)
+		}
+	}
+	return all
 }
 
-// endEvicted asks Redis which of these records of a lock are left after a forced release, and ends the others. The
-// watchdog checks those for which there is no answer.
+// endEvicted is lookForEvicted for these records. The watchdog checks those for which there is no answer.
 func (e *Engine) endEvicted(all []*record) {
 	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
@@ -163,7 +134,7 @@ func (e *Engine) endEvicted(all []*record) {
 				gone = append(gone, r)
 			}
 		}
-		reportLater(endForced(gone))
+		each.Do(gone, func(r *record) { reportLater(r.lose(errForced, nil)) })
 	}
 }
 

@@ -221,16 +221,6 @@ func (s *lockState) endKeeping(q *waitQueue) {
 	s.dropQueueLocked(q)
 }
 
-// recordsOfLocked returns the records of the holds that this process has on the lock with this id, each once.
-func (s *lockState) recordsOfLocked(id contract.LockID) (all []*record) {
-	for h := range s.holds.all() {
-		if h.half() == id.Half && h.Holds() && h.index == 0 { // h is the first hold of the record
-			all = append(all, h.record)
-		}
-	}
-	return all
-}
-
 // A holdSet has the holds of one lock state by their keys. Most lock states have the holds of one owner, which needs no
 // map; and most owners have one hold.
 type holdSet struct {

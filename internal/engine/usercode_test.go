@@ -423,7 +423,8 @@ func TestShutdownAfterOneWithAFaultyGuard(t *testing.T) {
 // A forced release ends several holds of this Client, and the guard of one of them has a fault. The others end, too: no
 // renewal would tell them, because their leases are explicit.
 func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
-	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		u := &faultyUser{t: t} // it ends a goroutine of the Client
 		semaphore := func(o Owner) *fakeLock {
 			l := newFakeLock(e.redis, "x")
 			l.traits.Admission, l.key = contract.Counting, fmt.Sprint("permit ", o)
@@ -443,13 +444,12 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 			guards = append(guards, guard)
 		}
 		time.Sleep(time.Second)
-		u.dies(func() {
-			_, _ = e.ForceBy(semaphore(1), nil, func() (bool, error) {
-				e.redis.Set(func() { clear(e.redis.Records) })
-				return true, nil
-			})
+		u.dead.Store(true)
+		_, _ = e.ForceBy(semaphore(1), func() (bool, error) {
+			e.redis.Set(func() { clear(e.redis.Records) })
+			return true, nil
 		})
-		time.Sleep(time.Second)
+		u.dead.Store(false)
 		for _, guard := range guards[1:] {
 			select {
 			case <-guard.Done(): // Err would look at the hold
