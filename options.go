@@ -135,16 +135,15 @@ func WithLabel(label string) Option {
 }
 
 // WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type,
-// the owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes when the
-// lock has been held for between d and 1.5 times d, and is repeated when it has been held for two, four, eight times d,
-// and so on. So a missing Unlock, or a goroutine that hangs, is found while it does harm. The terms of an [Election]
+// the owner, how long the lock has been held, and the stack of the call that acquired it. The warning comes within a
+// second, and is repeated when the lock has been held for two, four, eight times d, and so on. So a missing Unlock, or a
+// goroutine that hangs, is found while it does harm. The terms of an [Election]
 // are left out. A RedLock is reported by its Client, and its locks by theirs.
 //
 // At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
 // and one of the 10 has the number of those that were left out. With this option each call that acquires a lock records
-// its stack, as at most 32 program counters. One goroutine looks at all locks of the Client every half of d, or every
-// half of the time of WithWaitWarning if that is shorter. d is at least 100ms. The default is 0: there are no
-// warnings, and no stacks are recorded.
+// its stack, as at most 32 program counters. One goroutine looks at all locks of the Client once a second, while one is
+// held. d is at least 100ms. The default is 0: there are no warnings, and no stacks are recorded.
 func WithHoldWarning(d time.Duration) Option {
 	return func(o *options) { o.holdWarning = d }
 }
@@ -157,8 +156,8 @@ func WithHoldWarning(d time.Duration) Option {
 // The holder is an owner of this process, or else Redis is asked for it, as [Client.Inspect] does, on a goroutine of
 // the Client; no caller waits for that. It is "unknown" if Redis does not permit the request, or if the lookups for all
 // slow locks together have taken 2s, and for a RedLock that no owner of this process holds. The number of warnings is
-// limited as for [WithHoldWarning]. d is at least 100ms, or 0 for no warnings. The default is one minute. Callers that
-// wait for less than half of d cost nothing that can be measured: a goroutine looks for long waits while callers wait.
+// limited as for [WithHoldWarning]. d is at least 100ms, or 0 for no warnings. The default is one minute. A goroutine
+// looks for long waits once a second, while callers wait.
 func WithWaitWarning(d time.Duration) Option {
 	return func(o *options) { o.waitWarning = d }
 }

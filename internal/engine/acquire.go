@@ -28,7 +28,6 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/slow"
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
@@ -44,15 +43,14 @@ type acquireOp struct {
 	subscription subscription
 	polling      *polling // nil: the caller has not polled
 	leftovers    tenancy.Leftovers
-	cause        error            // why the last attempt was not granted, if other owners are not the reason; or nil
-	unanswered   bool             // the caller gives up because Redis has not answered at all
-	atEnd        bool             // the time is up, and the caller makes its last attempt: see asksAtEnd
-	adoptsRecord bool             // a hand-off has left the record of the last holder to it: see handoff.go
-	asking       bool             // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
-	givenUp      atomic.Bool      // the operation has failed: what late answers grant is rolled back (orphans.go)
-	orphans      orphans          // of the first attempt
-	unlocks      bool             // the outcome also unlocks the owner mutex of the only hold
-	redisWait    slow.Wait[*hold] // for a lock that Redis has found busy
+	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
+	unanswered   bool        // the caller gives up because Redis has not answered at all
+	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
+	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
+	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
+	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
+	orphans      orphans     // of the first attempt
+	unlocks      bool        // the outcome also unlocks the owner mutex of the only hold
 }
 
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
@@ -75,7 +73,6 @@ func (a *acquireOp) finish(op *waitOptions) error {
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
-		a.engine.slow.Strike(&a.redisWait)
 		a.subscription.leave()
 		a.backend.rollback(res, err, returned)
 	}()
@@ -179,11 +176,10 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	return wake, ready, begun
 }
 
-// waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis.
+// waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis. Another process has it now.
 func (a *acquireOp) waitsFor(h *hold) {
-	if since := a.engine.beginWait(&a.waitOptions); !h.lock.Traits().Lasting {
-		a.engine.slow.List(&a.redisWait, h, since)
-	}
+	a.engine.beginWait(&a.waitOptions)
+	h.waitsForRedis(&a.since)
 	a.engine.slow.Begins()
 	a.span.waits()
 	a.span.ends(pathPolled)

@@ -149,15 +149,6 @@ func (c *claim) leaveQueue() {
 	c.leaveQueueLocked()
 }
 
-// interrupt notes, for the hand-off policy, that another process has the lock.
-func (c *claim) interrupt() {
-	c.lockState.Lock()
-	defer c.lockState.Unlock()
-	if q := c.queue; q != nil {
-		q.policy.Interrupted()
-	}
-}
-
 // heardRelease notes, for the hand-off policy, that another process has released the lock.
 func (c *claim) heardRelease() {
 	c.lockState.Lock()

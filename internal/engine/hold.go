@@ -57,6 +57,8 @@ type hold struct {
 	token     int64 // the fencing token; 0: none
 	loss      error // why the hold was lost; nil: it was not
 	guards    guard.Ends
+	waits     *time.Duration // since when the call waits for Redis that has the owner mutex; nil: none waits
+	stack     *[]uintptr     // of the call that has acquired the lock, if there are warnings of holds; or nil
 }
 
 // Field returns the field that h has, or that its claim asks with; nil if the claim has not asked yet.
@@ -124,6 +126,17 @@ func (r *expiredRing) replace(h *hold) (oldest *hold) {
 	oldest, r.holds[r.next] = r.holds[r.next], h
 	r.next = (r.next + 1) % expiredKept
 	return oldest
+}
+
+// waitsForRedis notes that the call that has the owner mutex waits, since then, until it unlocks that, because another
+// process has the lock.
+func (h *hold) waitsForRedis(since *time.Duration) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.waits = since
+	if h.queue != nil {
+		h.queue.policy.Interrupted()
+	}
 }
 
 // age returns how long h has been held.

@@ -90,7 +90,6 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 		return res, send.ErrTimeUp
 	}
 	k.lastReply = time.Now()
-	h.interrupt()
 	if !slices.Equal(k.taken, r.Taken) {
 		k.taken = r.Taken
 		k.subscription.listenTo(k.lock.Listen(r.Taken))

@@ -158,7 +158,6 @@ func (s *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
 		s.holds.remove(h)
-		s.engine.slow.Forget(h)
 		s.release()
 	}
 }

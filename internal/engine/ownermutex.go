@@ -231,5 +231,6 @@ func (h *hold) unlockHoldLocked() {
 	if h.isOver() {
 		h.lockState.forgetLocked(h)
 	}
+	h.waits = nil
 	h.ownerQueue.Release()
 }

@@ -131,7 +131,7 @@ func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
-		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "slow": e.slow.Mutex(), "hints": e.hints.Mutex(),
+		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "hints": e.hints.Mutex(),
 		"losses": &e.losses.mu, "kept": &e.kept.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {

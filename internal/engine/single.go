@@ -143,7 +143,6 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	}
 	delay, stop := r.nextPoll(in, res)
 	defer stop()
-	in.hold.interrupt()
 	err := r.sleepUntilFree(&r.waitOptions, in, wake, ready, delay)
 	if err == nil || err == send.ErrTimeUp {
 		if granted, ok := r.granted(); ok {

@@ -5,6 +5,7 @@ package engine
 // Rules: the terms of an election, and its candidates, are meant to last (Traits.Lasting): they are left out everywhere.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -20,7 +21,7 @@ const mostFrames = 32
 // A slowHost has the holds and waits of an engine for slow.Watch: it is a slow.Host.
 type slowHost struct{ *Engine }
 
-// newWatch returns the slow.Watch of e, and starts it.
+// newWatch returns the slow.Watch of e.
 func (e slowHost) newWatch() *slow.Watch[*hold] {
 	return slow.New(slow.Config{
 		Hold: e.HoldWarning, Wait: e.WaitWarning,
@@ -28,7 +29,7 @@ func (e slowHost) newWatch() *slow.Watch[*hold] {
 	}, e)
 }
 
-// noteStack notes the stack of a call that has acquired h, if that has begun the hold. It is called on the goroutine of
+// noteStack notes the stack of a call that has acquired h, unless it is a re-entry. It is called on the goroutine of
 // the caller, by Engine.Attach and Engine.Acquire, or when a Report is told.
 func (e *Engine) noteStack(h *hold) {
 	if e.HoldWarning == 0 || h.lock.Traits().Lasting {
@@ -39,7 +40,8 @@ func (e *Engine) noteStack(h *hold) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if h.Holds() {
-		e.slow.Note(h, stack)
+		h.stack = cmp.Or(h.stack, &stack)
+		e.slow.Begins()
 	}
 }
 
@@ -55,7 +57,7 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 		kind := h.lock.Traits().Type
 		holds[kind] = max(holds[kind], now-since)
 	})
-	e.slow.Waiting(func(h *hold, since time.Duration) {
+	slowHost{e}.Waiting(func(h *hold, since time.Duration) {
 		kind := h.lock.Traits().Type
 		waits[kind] = max(waits[kind], now-since)
 	})
@@ -79,15 +81,15 @@ func (s *lockState) eachHeld(f func(h *hold, since time.Duration)) {
 	}
 }
 
-// Queued calls f for each call that waits in a local queue, or for the owner mutex of a hold, with the mutex of the
-// lock state.
-func (e slowHost) Queued(f func(h *hold, since time.Duration)) {
+// Waiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the mutex
+// of the lock state.
+func (e slowHost) Waiting(f func(h *hold, since time.Duration)) {
 	for _, s := range e.table.all() {
-		s.eachQueued(f)
+		s.eachWaiting(f)
 	}
 }
 
-func (s *lockState) eachQueued(f func(h *hold, since time.Duration)) {
+func (s *lockState) eachWaiting(f func(h *hold, since time.Duration)) {
 	s.Lock()
 	defer s.Unlock()
 	for _, q := range s.queues {
@@ -103,6 +105,9 @@ func (s *lockState) eachQueued(f func(h *hold, since time.Duration)) {
 		}
 		for _, w := range h.ownerQueue.All() {
 			f(h, w.Value.since)
+		}
+		if h.waits != nil {
+			f(h, *h.waits)
 		}
 	}
 }
@@ -124,8 +129,18 @@ func (e slowHost) Holder(ctx context.Context, h *hold) string {
 	return e.Engine.Holder(ctx, h.subject())
 }
 
-func (e slowHost) OldHold(h *hold, held time.Duration, stack []uintptr) {
-	e.Events.SlowHold(h.subject(), held, stack)
+func (e slowHost) OldHold(h *hold, held time.Duration) {
+	e.Events.SlowHold(h.subject(), held, h.stackOf())
+}
+
+// stackOf returns the stack of the call that has acquired h; nil: it is not known.
+func (h *hold) stackOf() []uintptr {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if h.stack == nil {
+		return nil
+	}
+	return *h.stack
 }
 
 func (e slowHost) LongWait(w slow.LongWait[*hold]) {

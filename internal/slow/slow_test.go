@@ -4,7 +4,6 @@ package slow
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,14 +26,13 @@ type host struct {
 	began time.Time
 	life  context.Context
 
-	mu           sync.Mutex // guards below
-	held, queued []*thing
-	holder       func(ctx context.Context) string // nil: it is not known
-	asked        int
-	stuck        []func() // reports that were not called, while the Logger hangs
-	hangs        bool
-	lines        []string
-	stacks       [][]uintptr
+	mu          sync.Mutex // guards below
+	held, waits []*thing
+	holder      func(ctx context.Context) string // nil: it is not known
+	asked       int
+	stuck       []func() // reports that were not called, while the Logger hangs
+	hangs       bool
+	lines       []string
 }
 
 func (h *host) locked(f func()) {
@@ -51,10 +49,10 @@ func (h *host) each(of *[]*thing, f func(*thing, time.Duration)) {
 	})
 }
 
-func (h *host) Held(f func(*thing, time.Duration))   { h.each(&h.held, f) }
-func (h *host) Queued(f func(*thing, time.Duration)) { h.each(&h.queued, f) }
-func (*host) Name(x *thing) string                   { return x.name }
-func (*host) Owner(x *thing) string                  { return x.owner }
+func (h *host) Held(f func(*thing, time.Duration))    { h.each(&h.held, f) }
+func (h *host) Waiting(f func(*thing, time.Duration)) { h.each(&h.waits, f) }
+func (*host) Name(x *thing) string                    { return x.name }
+func (*host) Owner(x *thing) string                   { return x.owner }
 
 func (h *host) Holder(ctx context.Context, _ *thing) string {
 	h.asked++
@@ -64,11 +62,14 @@ func (h *host) Holder(ctx context.Context, _ *thing) string {
 	return h.holder(ctx)
 }
 
-func (h *host) OldHold(x *thing, held time.Duration, stack []uintptr) {
-	h.locked(func() {
-		h.lines = append(h.lines, x.name+" held by "+x.owner+" for "+held.String())
-		h.stacks = append(h.stacks, stack)
-	})
+func (h *host) OldHold(x *thing, held time.Duration) {
+	h.locked(func() { h.lines = append(h.lines, x.name+" held by "+x.owner+" for "+held.String()) })
+}
+
+// waiting makes these the waits, which the Watch is told of.
+func (h *host) waiting(w *Watch[*thing], all ...*thing) {
+	h.locked(func() { h.waits = all })
+	w.Begins()
 }
 
 func (h *host) LongWait(w LongWait[*thing]) {
@@ -123,47 +124,39 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestOldHoldIsReportedWithItsStack(t *testing.T) {
+func TestOldHoldsAreReportedWhileThereAreAny(t *testing.T) {
 	t.Parallel()
 	inBubble(t, time.Second, 0, func(w *Watch[*thing], h *host) {
-		x, y := &thing{name: "x", owner: "one"}, &thing{name: "y", owner: "two", since: 300 * time.Millisecond}
-		h.locked(func() { h.held = []*thing{y, x} })
-		w.Note(x, []uintptr{1})
-		w.Note(x, []uintptr{2}) // of a re-entry
+		x, y := &thing{name: "x", owner: "one"}, &thing{name: "y", owner: "two", since: -300 * time.Millisecond}
+		h.locked(func() { h.held = []*thing{x, y} })
+		assert.Zero(t, w.AtWork())
+		w.Begins()
+		assert.EqualValues(t, 1, w.AtWork())
 		pass(2*time.Second - 1)
-		assert.Equal(t, []string{"x held by one for 1s", "y held by two for 1.2s"}, h.told(), "each once")
-		assert.Equal(t, [][]uintptr{{1}, nil}, h.stacks)
-		w.Forget(x)
-		stacks, waits := w.Kept()
-		assert.Zero(t, stacks)
-		assert.Zero(t, waits)
+		assert.Equal(t, []string{"y held by two for 1.3s", "x held by one for 1s"}, h.told(), "each once, the oldest first")
 		h.locked(func() { h.held = []*thing{y} })
 		pass(time.Minute)
 		assert.Len(t, h.told(), 5, "y after 2, 4, 8, 16 and 32 seconds")
+		h.locked(func() { h.held = nil })
+		pass(time.Second)
+		assert.Zero(t, w.AtWork(), "nothing is held")
 	})
 }
 
 func TestLongWaitsOfANameAreOneLine(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 0, time.Second, func(w *Watch[*thing], h *host) {
-		x := &thing{name: "x"}
-		var wait Wait[*thing]
-		w.List(&wait, x, 0)
 		h.locked(func() {
-			h.queued = []*thing{{name: "x", since: 100 * time.Millisecond}, {name: "x", since: 200 * time.Millisecond}}
 			h.held = []*thing{{name: "x", owner: "one"}, {name: "x", owner: "two"}, {name: "y", owner: "three"}}
 		})
-		assert.Zero(t, w.AtWork())
-		w.Begins()
+		h.waiting(w, &thing{name: "x"}, &thing{name: "x", since: 100 * time.Millisecond})
 		assert.EqualValues(t, 1, w.AtWork())
 		pass(3 * time.Second)
 		assert.Equal(t, []string{
 			"x awaited for 1s, held by one, and 1 more here", "x awaited for 2s, held by one, and 1 more here",
 		}, h.told())
 		assert.Zero(t, h.asked, "the holders are of this process")
-		w.Strike(&wait)
-		w.Strike(&wait)
-		h.locked(func() { h.queued, h.held = nil, nil })
+		h.locked(func() { h.waits = nil })
 		pass(time.Second)
 		assert.Zero(t, w.AtWork(), "nobody waits")
 		assert.Empty(t, h.told())
@@ -175,14 +168,12 @@ func TestHolderIsLookedUpForAMoment(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 0, time.Second, func(w *Watch[*thing], h *host) {
 		h.holder = func(ctx context.Context) string { <-ctx.Done(); return "another process" }
-		var wait Wait[*thing]
-		w.List(&wait, &thing{name: "x"}, 0)
-		w.Begins()
+		h.waiting(w, &thing{name: "x"})
 		pass(time.Second + lookupTime - 1)
 		assert.Empty(t, h.told())
 		pass(1)
 		assert.Equal(t, []string{"x awaited for 1s, held by another process"}, h.told())
-		w.Strike(&wait)
+		h.locked(func() { h.waits = nil })
 		pass(time.Second)
 		assert.Zero(t, w.AtWork())
 	})
@@ -193,12 +184,11 @@ func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 0, time.Second, func(w *Watch[*thing], h *host) {
 		w.walking.Store(true)
-		var wait Wait[*thing]
-		w.List(&wait, &thing{name: "x"}, 0)
-		assert.False(t, w.walk.stop(), "a call has begun to wait since the last walk")
+		h.waiting(w, &thing{name: "x"})
+		assert.False(t, w.stop(), "a call has begun to wait since the last look")
 		assert.EqualValues(t, 1, w.AtWork())
-		w.Strike(&wait)
-		assert.True(t, w.walk.stop())
+		h.locked(func() { h.waits = nil })
+		assert.True(t, w.stop())
 		assert.Zero(t, w.AtWork())
 	})
 }
@@ -213,6 +203,7 @@ func TestLoggerThatHangsGetsFewLines(t *testing.T) {
 				h.held = append(h.held, &thing{name: "x", owner: "one"})
 			}
 		})
+		w.Begins()
 		pass(10 * time.Minute)
 		for _, line := range h.stuck {
 			line()
@@ -223,78 +214,12 @@ func TestLoggerThatHangsGetsFewLines(t *testing.T) {
 	})
 }
 
-// Without the options there is neither a goroutine nor memory.
+// Without the options there is no goroutine.
 func TestWatchCostsNothingWithoutLimits(t *testing.T) {
-	inBubble(t, 0, 0, func(w *Watch[*thing], h *host) {
-		w.Begins()
-		w.Forget(&thing{})
+	inBubble(t, 0, 0, func(w *Watch[*thing], _ *host) {
+		assert.Zero(t, testing.AllocsPerRun(100, w.Begins))
 		assert.Zero(t, w.AtWork())
-		assert.Nil(t, w.stacks)
-		assert.Nil(t, w.waits)
-		x := &thing{name: "x"}
-		var wait Wait[*thing]
-		w.List(&wait, x, 0) // Client.Slowest looks at it
-		w.Strike(&wait)
-		assert.Zero(t, testing.AllocsPerRun(100, func() {
-			w.List(&wait, x, 0)
-			w.Begins()
-			w.Strike(&wait)
-			w.Forget(x)
-		}))
 	})
-}
-
-// A call that ends its wait takes no other one off the list, whatever the order.
-func TestStrikeLeavesTheOtherWaits(t *testing.T) {
-	t.Parallel()
-	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
-		w := New(Config{}, new(host))
-		var waits [3]Wait[*thing]
-		left := map[*thing]bool{}
-		for i := range waits {
-			x := &thing{name: "x"}
-			left[x] = true
-			w.List(&waits[i], x, 0)
-		}
-		for _, i := range order {
-			delete(left, waits[i].of)
-			w.Strike(&waits[i])
-			got := map[*thing]bool{}
-			for _, wait := range w.listed() {
-				got[wait.of] = true
-			}
-			assert.Equal(t, left, got, "%v after %d", order, i)
-		}
-	}
-}
-
-// Calls that wait for Redis begin and end their waits at the same time, in any order: each is in the list while it
-// waits.
-func TestWaitsForRedisAreListedWhileTheyLast(t *testing.T) {
-	t.Parallel()
-	w := New(Config{}, new(host))
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			var wait Wait[*thing]
-			for since := range 2000 * time.Nanosecond {
-				x := new(thing)
-				w.List(&wait, x, since)
-				if since%3 == 0 {
-					w.List(&wait, x, since)
-				}
-				if since%5 == 0 {
-					w.Strike(&wait)
-					continue
-				}
-				assert.True(t, slices.ContainsFunc(w.listed(), func(l Wait[*thing]) bool { return l.of == x && l.since == since }))
-				w.Strike(&wait)
-				w.Strike(&wait)
-			}
-		})
-	}
-	all.Wait()
-	assert.Empty(t, w.listed())
 }
 
 func TestCrossed(t *testing.T) {

@@ -5,20 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/report"
 )
-
-// A walk is the goroutine that looks for slow locks. Only this goroutine uses its fields, except pending.
-type walk[H comparable] struct {
-	*Watch[H]
-	last    time.Duration    // when the last walk began
-	names   map[string]*name // the locks that callers wait for, and that were reported since they do, by name
-	lines   report.LineLimit
-	pending atomic.Int64 // reports that the reporter has not called yet
-}
 
 // A name is a lock for which callers have waited without a break since a wait for it was reported. It is reported again
 // when the longest wait has doubled, or else, because the callers of a lock in demand may each wait somewhat too long,
@@ -29,48 +19,50 @@ type name struct {
 	longest time.Duration // the longest wait that was reported
 }
 
-func (w *walk[H]) run() {
+func (w *Watch[H]) run() {
 	ended := false
 	defer func() {
 		if !ended { // a hook has ended the goroutine during a lookup
 			w.Spawn(w.run)
 		}
 	}()
-	pause := w.Hold / 2
-	if pause == 0 || w.Wait > 0 && w.Wait/2 < pause {
-		pause = w.Wait / 2
-	}
 	for w.Pause(w.Life, pause) == nil {
 		w.look()
-		if w.Hold == 0 && !w.isAwaited() && w.stop() {
+		if !w.isNeeded() && w.stop() {
 			break
 		}
 	}
 	ended = true
 }
 
-// stop reports whether the goroutine is to end. If a call has begun to wait since the last walk, and has found that
-// there is a goroutine, it goes on.
-func (w *walk[H]) stop() bool {
+// stop reports whether the goroutine is to end. If there is a hold or a wait since the last look, whose call has found
+// that there is a goroutine, it goes on.
+func (w *Watch[H]) stop() bool {
 	w.walking.Store(false)
-	return !w.isAwaited() || !w.walking.CompareAndSwap(false, true)
+	return !w.isNeeded() || !w.walking.CompareAndSwap(false, true)
 }
 
-// isAwaited reports whether a call waits.
-func (w *walk[H]) isAwaited() (awaited bool) {
-	w.Waiting(func(H, time.Duration) { awaited = true })
-	return awaited
+// isNeeded reports whether there is anything to look at.
+func (w *Watch[H]) isNeeded() (needed bool) {
+	see := func(H, time.Duration) { needed = true }
+	if w.Wait > 0 {
+		w.host.Waiting(see)
+	}
+	if w.Hold > 0 {
+		w.host.Held(see)
+	}
+	return needed
 }
 
-// An oldHold is a hold that a walk has found too old.
-type oldHold[H comparable] struct {
+// An oldHold is a hold that was found too old.
+type oldHold[H any] struct {
 	hold H
 	held time.Duration
 }
 
-// look reports the locks that have become slow since the last walk, or twice as slow as when they were last reported.
+// look reports the locks that have become slow since the last look, or twice as slow as when they were last reported.
 // The slowest come first, and holds and waits take turns.
-func (w *walk[H]) look() {
+func (w *Watch[H]) look() {
 	now := w.Now()
 	waits := w.longWaits(now)
 	holds := w.oldHolds(now, waits)
@@ -79,8 +71,7 @@ func (w *walk[H]) look() {
 	for i := range max(len(holds), len(waits)) {
 		if i < len(holds) && w.allowed(now) {
 			h, held := holds[i].hold, holds[i].held
-			stack := w.stackOf(h)
-			w.report(func() { w.host.OldHold(h, held, stack) })
+			w.report(func() { w.host.OldHold(h, held) })
 		}
 		if i < len(waits) && w.allowed(now) {
 			long := *waits[i]
@@ -97,11 +88,11 @@ func (w *walk[H]) look() {
 }
 
 // allowed reports whether another line may be reported. Lines that a slow Logger has not written yet count, too.
-func (w *walk[H]) allowed(now time.Duration) bool {
+func (w *Watch[H]) allowed(now time.Duration) bool {
 	return w.lines.Allows(now, w.pending.Load() < report.MostLines)
 }
 
-func (w *walk[H]) report(line func()) {
+func (w *Watch[H]) report(line func()) {
 	w.pending.Add(1)
 	w.Later(func() {
 		defer w.pending.Add(-1)
@@ -109,9 +100,9 @@ func (w *walk[H]) report(line func()) {
 	})
 }
 
-// oldHolds returns the holds that have become too old since the last walk, the oldest first. It also notes the holders
+// oldHolds returns the holds that have become too old since the last look, the oldest first. It also notes the holders
 // in this process of the locks of waits.
-func (w *walk[H]) oldHolds(now time.Duration, waits []*LongWait[H]) (all []oldHold[H]) {
+func (w *Watch[H]) oldHolds(now time.Duration, waits []*LongWait[H]) (all []oldHold[H]) {
 	if w.Hold == 0 && len(waits) == 0 {
 		return nil
 	}
@@ -141,12 +132,12 @@ func (w *walk[H]) oldHolds(now time.Duration, waits []*LongWait[H]) (all []oldHo
 
 // longWaits returns the locks for which a call has waited too long, and which are to be reported now, the longest wait
 // first.
-func (w *walk[H]) longWaits(now time.Duration) (all []*LongWait[H]) {
+func (w *Watch[H]) longWaits(now time.Duration) (all []*LongWait[H]) {
 	if w.Wait == 0 {
 		return nil
 	}
 	found := make(map[string]*LongWait[H])
-	w.Waiting(func(h H, since time.Duration) {
+	w.host.Waiting(func(h H, since time.Duration) {
 		of := w.host.Name(h)
 		long := found[of]
 		if long == nil {
