@@ -101,7 +101,7 @@ func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	switch {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
-	case h.Field().IsKept():
+	case h.lockState.engine.kept.has(field, h.lockState.engine.watchdog.Now()):
 		return true, nil
 	case h.isOver():
 		return false, h
