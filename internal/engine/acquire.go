@@ -298,8 +298,11 @@ func (a *acquireOp) endIfGone(res Answer) {
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
 	if h.Asks() {
-		if a.unanswered && h.queue != nil {
-			h.queue.FailBehind(1, errBypassQueue)
+		if q := h.queue; q != nil {
+			a.found.seesLocked(q)
+			if a.unanswered {
+				q.FailBehind(1, errBypassQueue)
+			}
 		}
 		h.leaveQueueLocked()
 	} else {
@@ -316,21 +319,13 @@ func (a *acquireOp) dismissLocked(t target, res Answer) {
 
 // asksLocked notes that the caller is about to make an attempt, whose answer takes at most patience.
 func (a *acquireOp) asksLocked(patience time.Duration) {
-	due := time.Now().Add(patience)
-	a.found.request.beginUntil(due)
-	if q := a.target.hold.queue; q != nil && a.target.HoldCount == 1 {
-		q.request.beginUntil(due)
-		a.found.seesLocked(q)
-	}
+	a.findingsLocked(a.target.hold).request.begin(patience)
 }
 
 // HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.
 func (a *acquireOp) HandleFailure() {
-	a.found.request.failed = true
 	h := a.target.hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if q := h.queue; q != nil {
-		q.request.failed = true
-	}
+	a.findingsLocked(h).request.failed = true
 }

@@ -78,7 +78,7 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind contract.Lock, key
 	switch {
 	case q.TryEnter():
 		return s.admitFirstLocked(h, q)
-	case q.blocker == nil && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
+	case q.reply == nil && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
 		return s.admitFirstLocked(h, nil)
 	}
 	return admitted{waiter: s.enqueueLocked(op, q, h)}
@@ -97,7 +97,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waite
 	e := entrance{s.engine}
 	w := q.Add(candidate{hold: h, handOff: q, since: e.beginWait(op)}, e.number(op))
 	e.slow.Begins()
-	op.fitted = op.fitted || q.blocker != nil && h.lock.Traits().Permits() <= q.blocker.total
+	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }
 

@@ -33,8 +33,8 @@ var ErrBusy = errors.New("the lock is busy")
 // errUnasked is the error of a TryLock whose time is up after the lease of the holder has expired.
 var errUnasked = errors.New("the lease of the last known holder has expired, and Redis was not asked since")
 
-// findings are what a caller knows newest of the locks that it waits for. The zero value is for a caller that knows
-// nothing.
+// findings are what a caller knows newest of the lock that it waits for, or what the admitted callers of a local queue
+// know, for all that wait there. The zero value is for a caller that knows nothing.
 type findings struct {
 	reply   *blocker    // the newest answer that a lock is busy, to the caller or to the one in front; or nil
 	request inquiry     // of the caller, or of the one in front
@@ -49,14 +49,11 @@ type inquiry struct {
 	failed bool      // a try of it, or a request before it, has failed, and none was answered since
 }
 
-// begin notes that a request is about to be sent, whose answer takes at most patience.
-func (i *inquiry) begin(patience time.Duration) { i.beginUntil(time.Now().Add(patience)) }
-
-// beginUntil is begin for a request whose answer is due at the time due. It keeps the time of an earlier request that
-// has no answer either.
-func (i *inquiry) beginUntil(due time.Time) {
+// begin notes that a request is about to be sent, whose answer takes at most patience. It keeps the time of an earlier
+// request that has no answer either.
+func (i *inquiry) begin(patience time.Duration) {
 	if i.due.IsZero() {
-		i.due = due
+		i.due = time.Now().Add(patience)
 	}
 }
 

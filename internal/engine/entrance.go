@@ -45,8 +45,8 @@ func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error
 	if err == send.ErrTimeUp && f.unseen && f.reply == nil && !f.request.inDoubt(time.Now()) {
 		return errBypassQueue
 	}
-	if err != send.ErrClosed && q.blocker != nil && q.blocker.cause != nil {
-		return send.WithLast(err, q.blocker.cause)
+	if err != send.ErrClosed && q.reply != nil && q.reply.cause != nil {
+		return send.WithLast(err, q.reply.cause)
 	}
 	return err
 }

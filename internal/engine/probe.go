@@ -69,7 +69,7 @@ func (p Probe) Look(kind contract.Lock, o Owner) (v View) {
 	s.Lock()
 	defer s.Unlock()
 	if q := s.findQueueLocked(half); q != nil {
-		v.Waiters, v.Front, v.Busy = q.Len(), q.Taken(), q.blocker != nil
+		v.Waiters, v.Front, v.Busy = q.Len(), q.Taken(), q.reply != nil
 	}
 	if h := s.holds.get(holdKey{half, o}); h != nil && h.record != nil {
 		v.Field, v.HoldCount, v.Guards = h.Field().ID, h.Count(), len(h.guards)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
-	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -35,20 +34,10 @@ type waitQueue struct {
 	kept       bool   // it stays although no caller uses it: see keepQueueLocked
 	owned      bool   // an owner has had the lock since a caller has entered the free queue
 
-	blocker *blocker       // the last attempt of an admitted caller has found the lock busy: for all that wait here; or nil
-	look    poller.Look    // what the poller has found since
-	request inquiry        // of the admitted caller, or of the one that is releasing the lock
-	policy  handoff.Policy // how this process shares the lock with other processes
-	shared  *record        // the record that newcomers may share; or nil
-	place   *place         // in the line; the last caller has left it to the next one; or nil
-}
-
-// foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
-func (q *waitQueue) foundBusy(o *blocker) {
-	q.blocker, q.look = o, poller.Look{}
-	if o.cause == nil {
-		q.request, q.owned = inquiry{}, true
-	}
+	findings                // of the admitted callers, and the request of the one that is releasing the lock
+	policy   handoff.Policy // how this process shares the lock with other processes
+	shared   *record        // the record that newcomers may share; or nil
+	place    *place         // in the line; the last caller has left it to the next one; or nil
 }
 
 // gotNoAnswerLocked reports whether Redis has not answered the caller that q has admitted, for longer than an answer
@@ -56,9 +45,6 @@ func (q *waitQueue) foundBusy(o *blocker) {
 func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 	return q.request.underWay() && (!time.Now().Before(q.request.due) || !e.sender.Healthy())
 }
-
-// foundFree notes that such an attempt was granted, and that the next one may be granted, too.
-func (q *waitQueue) foundFree() { q.blocker = nil }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
 // There are four reasons:

@@ -34,7 +34,7 @@ func (h *hold) openLocked(more int) {
 		enough := q.hasEnoughPermits(more) // also for the waiter that is admitted now
 		h.leaveQueueLocked()
 		if enough {
-			q.foundFree()
+			q.reply = nil
 			q.FailBehind(0, errBypassQueue)
 		}
 		return

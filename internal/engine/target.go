@@ -88,7 +88,7 @@ func (t *target) acquiredLocked(res Answer) {
 	if q := h.queue; q != nil {
 		q.request, q.owned = inquiry{}, true
 		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free
-			q.foundFree()
+			q.reply = nil
 		}
 		q.policy.Acquired(now)
 	}

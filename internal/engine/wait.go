@@ -74,29 +74,28 @@ func (op *waitOptions) await(w *waiter) error {
 	return op.sleep(w.Done, nil, 0)
 }
 
-// noteLook notes what the poller has found while the caller of h slept, for the caller and for those behind it.
+// noteLook notes what the poller has found while the caller of h slept.
 func (op *waitOptions) noteLook(h *hold, l poller.Look) {
-	op.found.look.Update(l)
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	if h.queue != nil {
-		h.queue.look = op.found.look
-	}
+	op.findingsLocked(h).look.Update(l)
 }
 
-// foundLocked notes that an answer has found the lock of h busy, for its caller and for those behind it.
-func (f *findings) foundLocked(h *hold, o *blocker) {
-	f.reply, f.request, f.look = o, inquiry{}, poller.Look{}
-	if h.queue != nil {
-		h.queue.foundBusy(o)
+// findingsLocked returns where the caller of h notes what it finds out: in the local queue that has admitted it, for all
+// that wait there, or else for itself.
+func (op *waitOptions) findingsLocked(h *hold) *findings {
+	if h.queue != nil && h.Asks() {
+		return &h.queue.findings
 	}
+	return &op.found
 }
 
 // seesLocked notes what the callers that q has admitted have found out, unless the caller has a later answer itself.
 func (f *findings) seesLocked(q *waitQueue) {
-	if o := q.blocker; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
+	if o := q.reply; o != nil && (f.reply == nil || f.reply.at.Before(o.at)) {
 		f.reply, f.look = o, q.look
 	}
+	f.request = q.request
 }
 
 // waitsBehindLocked notes that the caller gives up behind another one, in q, which may be nil: the local queue of the
@@ -105,7 +104,6 @@ func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
 	f.behind = name
 	if q != nil {
 		f.seesLocked(q)
-		f.request = q.request
 	}
 }
 
@@ -113,5 +111,11 @@ func (f *findings) waitsBehindLocked(name string, q *waitQueue) {
 func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	op.found.foundLocked(h, o)
+	f := op.findingsLocked(h)
+	if f.reply, f.look = o, (poller.Look{}); o.cause != nil {
+		return
+	}
+	if f.request = (inquiry{}); h.queue != nil {
+		h.queue.owned = true
+	}
 }
