@@ -94,9 +94,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 
 // enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
-	e := entrance{s.engine}
-	w := q.Add(candidate{hold: h, handOff: q, since: e.beginWait(op)}, e.number(op))
-	e.slow.Begins()
+	w := entrance{s.engine}.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
 	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
+	"github.com/relock-go/relock/internal/waitqueue"
 )
 
 // An entrance is where callers enter local queues, and wait there until they are admitted.
@@ -22,6 +23,14 @@ func (e entrance) number(op *waitOptions) uint64 {
 		return n
 	}
 	return e.waiters.Add(1)
+}
+
+// enqueue makes the call of op wait in q for what c is. It begins to wait now, unless it has waited before.
+func (e entrance) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c candidate) *waiter {
+	c.since = e.beginWait(op)
+	w := q.Add(c, e.number(op))
+	e.slow.Begins()
+	return w
 }
 
 // gaveUp is gaveUpLocked for callers without the mutex.
@@ -112,8 +121,7 @@ func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, 
 	case op.NoWait:
 		err = send.ErrTimeUp
 	default:
-		w = q.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op))
-		e.slow.Begins()
+		w = e.enqueue(op, &q.Queue, candidate{hold: h})
 	}
 	return q, w, err
 }

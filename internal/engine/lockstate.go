@@ -128,6 +128,17 @@ func (t *stateTable) all() []*lockState {
 	return slices.AppendSeq(make([]*lockState, 0, len(t.names)), maps.Values(t.names))
 }
 
+// each calls f for each lock state that is in use, with its mutex.
+func (t *stateTable) each(f func(s *lockState)) {
+	for _, s := range t.all() {
+		func() {
+			s.Lock()
+			defer s.Unlock()
+			f(s)
+		}()
+	}
+}
+
 // find returns the hold that o has, or has lost, on the lock with this id; nil if there is none.
 func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	s.Lock()

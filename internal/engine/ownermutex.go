@@ -207,10 +207,9 @@ func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo 
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
 		return todo, send.ErrTimeUp
 	}
-	e, kept := entrance{s.engine}, op.number // kept: the position in a local queue stays that of the caller
-	w := h.ownerQueue.Add(candidate{hold: h, since: e.beginWait(op)}, e.number(op))
+	kept := op.number // the position in a local queue stays that of the caller
+	w := entrance{s.engine}.enqueue(op, &h.ownerQueue, candidate{hold: h})
 	op.number = kept
-	e.slow.Begins()
 	return &effect{waiter: w, held: held}, nil
 }
 

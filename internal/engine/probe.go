@@ -40,13 +40,11 @@ func (p Probe) Stats() Stats {
 		AtWork: e.workers.AtWork() - e.slow.AtWork(),
 		Late:   e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
-	for _, s := range e.table.all() {
+	e.table.each(func(s *lockState) {
 		all.Names++
-		s.Lock()
 		all.Holds += s.holds.len()
 		all.Queues += len(s.queues)
-		s.Unlock()
-	}
+	})
 	return all
 }
 
@@ -117,9 +115,6 @@ func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Durati
 func (p Probe) HearGrant(kind contract.Record, message string) {
 	rollbacker{p.e}.heardGrant(kind, message)
 }
-
-// KeepSubscribed keeps a channel that is subscribed, until done is called.
-func (p Probe) KeepSubscribed(channel string) (done func()) { return p.e.pubsub.Join(channel).Leave }
 
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }

@@ -53,63 +53,51 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 		return holds, waits
 	}
 	now := e.watchdog.Now()
-	slowHost{e}.Held(func(h *hold, since time.Duration) {
-		kind := h.lock.Traits().Type
-		holds[kind] = max(holds[kind], now-since)
-	})
-	slowHost{e}.Waiting(func(h *hold, since time.Duration) {
-		kind := h.lock.Traits().Type
-		waits[kind] = max(waits[kind], now-since)
-	})
+	longest := func(of map[string]time.Duration) func(h *hold, since time.Duration) {
+		return func(h *hold, since time.Duration) {
+			kind := h.lock.Traits().Type
+			of[kind] = max(of[kind], now-since)
+		}
+	}
+	slowHost{e}.Held(longest(holds))
+	slowHost{e}.Waiting(longest(waits))
 	return holds, waits
 }
 
 // Held calls f for each hold that is not meant to last, with the mutex of its lock state.
 func (e slowHost) Held(f func(h *hold, since time.Duration)) {
-	for _, s := range e.table.all() {
-		s.eachHeld(f)
-	}
-}
-
-func (s *lockState) eachHeld(f func(h *hold, since time.Duration)) {
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if h.Holds() && !h.lock.Traits().Lasting {
-			f(h, heldSince(h))
+	e.table.each(func(s *lockState) {
+		for h := range s.holds.all() {
+			if h.Holds() && !h.lock.Traits().Lasting {
+				f(h, heldSince(h))
+			}
 		}
-	}
+	})
 }
 
 // Waiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the mutex
 // of the lock state.
 func (e slowHost) Waiting(f func(h *hold, since time.Duration)) {
-	for _, s := range e.table.all() {
-		s.eachWaiting(f)
+	see := func(h *hold, since time.Duration) {
+		if !h.lock.Traits().Lasting {
+			f(h, since)
+		}
 	}
-}
-
-func (s *lockState) eachWaiting(f func(h *hold, since time.Duration)) {
-	s.Lock()
-	defer s.Unlock()
-	for _, q := range s.queues {
-		for _, w := range q.All() {
-			if !w.Value.hold.lock.Traits().Lasting {
-				f(w.Value.hold, w.Value.since)
+	e.table.each(func(s *lockState) {
+		for _, q := range s.queues {
+			for _, w := range q.All() {
+				see(w.Value.hold, w.Value.since)
 			}
 		}
-	}
-	for h := range s.holds.all() {
-		if h.lock.Traits().Lasting {
-			continue
+		for h := range s.holds.all() {
+			for _, w := range h.ownerQueue.All() {
+				see(h, w.Value.since)
+			}
+			if h.waits != nil {
+				see(h, *h.waits)
+			}
 		}
-		for _, w := range h.ownerQueue.All() {
-			f(h, w.Value.since)
-		}
-		if h.waits != nil {
-			f(h, *h.waits)
-		}
-	}
+	})
 }
 
 // heldSince returns when the owner of h began to hold the lock, on the clock of the watchdog. It is later than h.since

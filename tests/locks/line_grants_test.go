@@ -284,7 +284,7 @@ func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 		first := b.Manual().Takes()
 		c := contender(b).joins()
 		p := placeOf(c.Bench, c.client.ID())
-		defer locktest.EngineOf(c.client).Probe().KeepSubscribed(c.ReleaseChannel() + ":" + c.client.ID())()
+		defer locktest.EngineOf(c.client).Hub().Join(c.ReleaseChannel() + ":" + c.client.ID()).Leave()
 		first.Release(false)
 		c.gets()
 		for i := range 3 { // the messages are read in order
