@@ -444,7 +444,9 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		g.endTogether()
 	}
 	for _, p := range g.parts {
+		p.held = p.in == nil // if the Observer ends the goroutine, the engine releases this lock
 		p.report.Tell()
+		p.held = true
 	}
 	return acquired, nil
 }

@@ -88,10 +88,14 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 			v.changed()
 			return ErrLockLost
 		}
-		held, err := v.watched(owned, i)
-		if !v.note(i, held) {
-			_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
-		}
+		held := nodeHold{guard: ended{owned}}
+		defer func() { // also if the Guard of a Locker of the user ends the goroutine
+			if !v.note(i, held) {
+				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
+			}
+		}()
+		var err error
+		held, err = v.watched(owned, i)
 		return err
 	}
 }
@@ -243,10 +247,10 @@ func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 		r.ask(n.node, func() (err error) {
 			defer n.answered()
 			ctx := v.in(ctx)
-			for range n.times {
-				err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) })
+			for range n.times { // all of them, also if an Observer ends the goroutine
+				defer func() { err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) }) }()
 			}
-			return err
+			return nil
 		})
 	}
 	return r

@@ -47,10 +47,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	if err == nil {
 		op.span.ends(pathAttached)
 	}
-	op.span.finish(err)
-	if err == nil {
-		e.noteStack(h)
-	}
+	e.tell(op.span, h, err)
 	return err
 }
 

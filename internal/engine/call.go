@@ -52,12 +52,20 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	return err == nil, err
 }
 
-// tell tells the outcome of a call that has acquired h, or failed with err.
+// tell tells the outcome of a call that has acquired h, or failed with err. If the Observer ends the goroutine, it releases
+// h: the caller does not get it.
 func (e *Engine) tell(s *span, h *hold, err error) {
+	returned := false
+	defer func() {
+		if !returned && err == nil {
+			_ = e.Release(s.ctx, h.lock, h.owner)
+		}
+	}()
 	s.finish(err)
 	if err == nil {
 		e.noteStack(h)
 	}
+	returned = true
 }
 
 // report notes the outcome of a call with this lease in p. It gets no Request, which would escape to the heap.
