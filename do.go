@@ -76,12 +76,12 @@ var errNilFunction = invalid("the function is nil")
 // acquisition name op.
 func doHeld(
 	ctx context.Context,
-	l acquirable,
+	l *handle,
 	op, call string,
 	r engine.Request,
 	fn func(ctx context.Context) error,
 ) (ran bool, err error) {
-	if many := manyOf(l); many != nil && len(many.ends) > 0 && ctx != nil {
+	if many := l.many.Get(); many != nil && len(many.ends) > 0 && ctx != nil {
 		within, end := context.WithCancel(ctx) // Guard creates guards at other Clients, which end with the call
 		defer end()
 		ctx = within
@@ -105,17 +105,9 @@ func doHeld(
 	}
 }
 
-// manyOf returns the locks of l if it is a MultiLock, and nil otherwise.
-func manyOf(l acquirable) *multi {
-	if h, ok := l.(*handle); ok {
-		return h.many.Get()
-	}
-	return nil
-}
-
 // guardHeld calls Guard for a caller that has just acquired l. If code of the user panics meanwhile, or ends the
 // goroutine, it releases l.
-func guardHeld(ctx context.Context, l acquirable) (guarded context.Context, err error) {
+func guardHeld(ctx context.Context, l *handle) (guarded context.Context, err error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -137,14 +129,14 @@ func lostUnused(err error) bool {
 // the hold that ctx leads to, even if fn panics, and returns the outcome.
 func callHeld(
 	ctx, guarded context.Context,
-	l acquirable,
+	l *handle,
 	op string,
 	fn func(ctx context.Context) error,
 ) (err error) {
 	var cause error
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
-		err = outcome(err, cause, l.Unlock(ctx), manyOf(l) != nil)
+		err = outcome(err, cause, l.Unlock(ctx), l.many.Get() != nil)
 	}()
 	within, end := guard.NewCall(guarded)
 	defer end()

@@ -41,7 +41,7 @@ func (e *Election) Name() string { return e.lock.Name() }
 // closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	for asked := 1; ; asked++ {
-		hold, err := acquireHold(ctx, &e.lock, "campaign")
+		hold, err := acquireHold(ctx, &e.lock.handle, "campaign")
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	if ctx != nil {
 		ctx = ContextWithOwner(ctx)
 	}
-	_, err := doHeld(ctx, &e.lock, "campaign", "lead", engine.Request{Wait: -1}, fn)
+	_, err := doHeld(ctx, &e.lock.handle, "campaign", "lead", engine.Request{Wait: -1}, fn)
 	return err
 }
 

@@ -688,63 +688,43 @@ func TestAddressesTellServersApart(t *testing.T) {
 	}
 }
 
-// A losing lock loses its hold before Guard, some times.
+// A losing is an Observer that has the lock lost as soon as it is acquired, some times.
 type losing struct {
-	acquirable
-	times int
-	waits []time.Duration // of its acquires
+	NopObserver
+	client *Client
+	times  int
 }
 
-func (l *losing) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
-	l.waits = append(l.waits, r.Wait)
-	return l.acquirable.acquire(ctx, op, r)
-}
-
-func (l *losing) Guard(ctx context.Context) (context.Context, error) {
+func (l *losing) Acquired(ctx context.Context, _ AcquiredEvent) {
 	if l.times--; l.times >= 0 {
 		time.Sleep(time.Millisecond)
-		if _, err := l.ForceUnlock(ctx); err != nil {
-			return nil, err
-		}
+		_, _ = l.client.NewLock("l").ForceUnlock(ctx)
 	}
-	return l.acquirable.Guard(ctx)
 }
 
 // A lock that was lost before the function was called has protected nothing, so that it is acquired again: the loss is
-// not returned. TryDo does not wait longer for that.
+// not returned.
 func TestDoAcquiresAgainWhatWasLostBeforeItsFunction(t *testing.T) {
-	const soon = 15 * time.Second
-	c, err := New(testredis.Client(t, testredis.Mini(t).Addr()))
+	o := &losing{times: 2}
+	c, err := New(testredis.Client(t, testredis.Mini(t).Addr()), WithObserver(o))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	o.client = c
 	ctx := context.Background()
+	l := c.NewLock("l")
 	called := 0
 	fn := func(guarded context.Context) error {
 		called++
 		return guarded.Err()
 	}
-	l := &losing{acquirable: c.NewLock("l"), times: 2}
-	_, err = doHeld(ctx, l, "lock", "do", engine.Request{Wait: -1}, fn)
-	require.NoError(t, err)
+	require.NoError(t, l.Do(ctx, fn))
 	assert.Equal(t, 1, called)
-	assert.Equal(t, []time.Duration{-1, -1, -1}, l.waits)
 
-	l.times, l.waits = 2, nil
-	ran, err := doHeld(ctx, l, "trylock", "trydo", engine.Request{Wait: soon}, fn)
-	require.NoError(t, err)
-	assert.True(t, ran)
-	assert.Equal(t, 2, called)
-	if assert.Len(t, l.waits, 3) {
-		assert.Less(t, l.waits[1], soon)
-		assert.Less(t, l.waits[2], l.waits[1])
-		assert.Positive(t, l.waits[2])
-	}
-
-	l.times = engine.MostAsked
-	ran, err = doHeld(ctx, l, "trylock", "trydo", engine.Request{Wait: soon}, fn)
+	o.times = engine.MostAsked
+	ran, err := l.TryDo(ctx, 15*time.Second, fn)
 	assert.False(t, ran)
 	require.ErrorIs(t, err, ErrLockLost)
-	assert.Equal(t, 2, called)
+	assert.Equal(t, 1, called)
 	locked, err := l.IsLocked(ctx)
 	require.NoError(t, err)
 	assert.False(t, locked)

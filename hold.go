@@ -39,7 +39,7 @@ type Acquirer interface {
 // deferred before the result is checked: they return errors that match both ErrNotHeld and ErrInvalid, and Context
 // returns a context that is done.
 type Hold struct {
-	lock   acquirable
+	lock   *handle
 	lease  time.Duration // the explicit lease; 0 if the hold is renewed automatically
 	hidden opaque.Pointer[holdState]
 }
@@ -52,27 +52,14 @@ type holdState struct {
 	guarded  atomic.Pointer[context.Context] // the result of Context, or nil if it was not called
 }
 
-// An acquirable is a lock that returns Holds. Each call is for the owner that ctx carries.
-type acquirable interface {
-	Locker
-	acquire(ctx context.Context, op string, r engine.Request) (bool, error)
-	unlock(ctx context.Context, op string) error
-	fencingToken(ctx context.Context) (int64, error)
-	// extend makes the hold, which has an explicit lease, last for at least lease from now on.
-	extend(ctx context.Context, lease time.Duration) error
-	// detach ends the hold, and returns a ticket with which it can be attached.
-	detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error)
-	fail(op string, err error) error
-}
-
 // acquireHold implements Acquire for every lock.
-func acquireHold(ctx context.Context, l acquirable, op string) (*Hold, error) {
+func acquireHold(ctx context.Context, l *handle, op string) (*Hold, error) {
 	h, _, err := newHold(ctx, l, op, engine.Request{Wait: -1})
 	return h, err
 }
 
 // newHold acquires l for a new owner.
-func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*Hold, bool, error) {
+func newHold(ctx context.Context, l *handle, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {
 		ctx = ContextWithOwner(ctx)
 	}
@@ -82,7 +69,7 @@ func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*H
 	return makeHold(ctx, l, r.Lease), true, nil
 }
 
-func makeHold(ctx context.Context, l acquirable, lease time.Duration) *Hold {
+func makeHold(ctx context.Context, l *handle, lease time.Duration) *Hold {
 	in := &holdState{Hold: Hold{lock: l, lease: lease}, ctx: ctx}
 	in.hidden = opaque.To(in)
 	return &in.Hold
@@ -246,8 +233,8 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 // extendLocker extends the caller's hold on l, which has an explicit lease. A Locker of another package has no Extend,
 // but acquiring it once more sets its lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
-	if ours, ok := l.(acquirable); ok {
-		return ours.extend(ctx, lease)
+	if ours, ok := l.(known); ok {
+		return ours.inside().extend(ctx, lease)
 	}
 	guarded, err := l.Guard(ctx)
 	if err != nil {
