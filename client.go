@@ -135,10 +135,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 // config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
 func (c *Client) config(id string, o options) engine.Config {
 	log := calmLogger(o.logger, &c.in().userCalls)
-	reported := &userEvents{log: log}
-	if o.observer != nil {
-		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.in().userCalls}
-	}
+	reported := &userEvents{log: log, observer: o.observer, calls: &c.in().userCalls}
 	config := engine.Config{
 		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
 		Label:          o.label,

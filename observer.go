@@ -14,7 +14,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -211,12 +213,30 @@ type LostEvent struct {
 // userEvents passes the events of the engine to the Logger and the Observer of the user.
 type userEvents struct {
 	log      *slog.Logger
-	observer *calmObserver // nil if the Client has none
+	observer Observer // nil if the Client has none
+	panicked atomic.Bool
+	calls    *atomic.Int64 // of the Observer that have not returned
+}
+
+// begin starts a call of the Observer, which recovered ends.
+func (e *userEvents) begin() *userEvents {
+	e.calls.Add(1)
+	return e
+}
+
+// recovered logs the first panic of the Observer.
+func (e *userEvents) recovered() {
+	e.calls.Add(-1)
+	if what := recover(); what != nil && e.panicked.CompareAndSwap(false, true) {
+		e.log.Error("relock: the Observer has panicked; its further panics are not logged",
+			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
+	}
 }
 
 func infoOf(s engine.Subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }
 
 func (e *userEvents) Waiting(ctx context.Context, s engine.Subject) {
+	defer e.begin().recovered()
 	e.observer.Waiting(ctx, WaitingEvent{infoOf(s)})
 }
 
@@ -228,31 +248,38 @@ func (e *userEvents) Acquired(
 	holdCount int,
 	token int64,
 ) {
+	defer e.begin().recovered()
 	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, holdCount, token})
 }
 
 func (e *userEvents) GaveUp(ctx context.Context, s engine.Subject, waiting bool, waited time.Duration, err error) {
+	defer e.begin().recovered()
 	e.observer.GaveUp(ctx, GaveUpEvent{infoOf(s), waiting, waited, err})
 }
 
 func (e *userEvents) Renewed(s engine.Subject) {
+	defer e.begin().recovered()
 	e.observer.Renewed(context.Background(), RenewedEvent{infoOf(s)})
 }
 
 func (e *userEvents) RenewalFailed(s engine.Subject, err error, left time.Duration) {
+	defer e.begin().recovered()
 	e.observer.RenewalFailed(context.Background(), RenewalFailedEvent{infoOf(s), err, left})
 }
 
 func (e *userEvents) Released(ctx context.Context, s engine.Subject, held time.Duration, left int, err error) {
+	defer e.begin().recovered()
 	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, HoldCount: left, Err: err})
 }
 
 func (e *userEvents) Detached(ctx context.Context, s engine.Subject, held time.Duration) {
+	defer e.begin().recovered()
 	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, Detached: true})
 }
 
 func (e *userEvents) Expired(s engine.Subject, held time.Duration) {
 	if e.observer != nil {
+		defer e.begin().recovered()
 		e.observer.Expired(context.Background(), ExpiredEvent{infoOf(s), held})
 	}
 }
@@ -272,6 +299,7 @@ func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause erro
 		)
 	}
 	if e.observer != nil {
+		defer e.begin().recovered()
 		e.observer.Lost(context.Background(), LostEvent{infoOf(s), held, loss})
 	}
 }

@@ -69,69 +69,6 @@ func (h calmHandler) WithGroup(name string) slog.Handler {
 	return calmHandler{h.Handler.WithGroup(name), h.panicked, h.calls}
 }
 
-// A calmObserver wraps the Observer of the user, and recovers its panics.
-type calmObserver struct {
-	Observer
-	log      *slog.Logger
-	panicked atomic.Bool
-	calls    *atomic.Int64 // calls that have not returned
-}
-
-// begin starts a call of the Observer, which recovered ends.
-func (o *calmObserver) begin() *calmObserver {
-	o.calls.Add(1)
-	return o
-}
-
-// recovered logs the first panic.
-func (o *calmObserver) recovered() {
-	o.calls.Add(-1)
-	if what := recover(); what != nil && o.panicked.CompareAndSwap(false, true) {
-		o.log.Error("relock: the Observer has panicked; its further panics are not logged",
-			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
-	}
-}
-
-func (o *calmObserver) Waiting(ctx context.Context, e WaitingEvent) {
-	defer o.begin().recovered()
-	o.Observer.Waiting(ctx, e)
-}
-
-func (o *calmObserver) Acquired(ctx context.Context, e AcquiredEvent) {
-	defer o.begin().recovered()
-	o.Observer.Acquired(ctx, e)
-}
-
-func (o *calmObserver) GaveUp(ctx context.Context, e GaveUpEvent) {
-	defer o.begin().recovered()
-	o.Observer.GaveUp(ctx, e)
-}
-
-func (o *calmObserver) Renewed(ctx context.Context, e RenewedEvent) {
-	defer o.begin().recovered()
-	o.Observer.Renewed(ctx, e)
-}
-
-func (o *calmObserver) RenewalFailed(ctx context.Context, e RenewalFailedEvent) {
-	defer o.begin().recovered()
-	o.Observer.RenewalFailed(ctx, e)
-}
-
-func (o *calmObserver) Released(ctx context.Context, e ReleasedEvent) {
-	defer o.begin().recovered()
-	o.Observer.Released(ctx, e)
-}
-
-func (o *calmObserver) Expired(ctx context.Context, e ExpiredEvent) {
-	defer o.begin().recovered()
-	o.Observer.Expired(ctx, e)
-}
-
-func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
-	defer o.begin().recovered()
-	o.Observer.Lost(ctx, e)
-}
-
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only
 // the beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
