@@ -128,6 +128,8 @@ func checkNodes(members []member) error {
 
 // redLock has the data of a RedLock.
 type redLock struct {
+	contract.Record // nil: the engine calls no method of it that is not defined here, because a RedLock is asked with Ask
+
 	traits contract.Traits
 	client *Client
 	nodes  []*redNode
@@ -185,24 +187,10 @@ func (m member) channel() string {
 
 func (l *redLock) Traits() *contract.Traits { return &l.traits }
 
-// BusyText is not called: see engine.Refusal.Who.
-func (*redLock) BusyText(ttl, left, ago time.Duration) string {
-	return contract.BusyText(ttl, left, ago)
-}
-
 // The calls of a RedLock are carried out by the vote that has their field.
 
-func (*redLock) Acquire(contract.Attempt) call   { return call{} } // see Ask
 func (*redLock) Unbury(string) call              { return call{} }
-func (*redLock) Rename(contract.Rename) call     { return call{} }
-func (*redLock) Inspect(string) call             { return call{} } // see askRenewals
-func (*redLock) Force(...string) call            { return call{} } // see free
-func (*redLock) Grants(contract.Attempt) string  { return "" }
 func (*redLock) Channel(contract.Attempt) string { return "" }
-
-func (*redLock) ReadReply(_ contract.Attempt, r send.Reply) (contract.Outcome, error) {
-	return contract.ParseOutcome(r)
-}
 
 // The answers of calls.
 const (
