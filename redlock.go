@@ -473,33 +473,31 @@ func (l *redLock) look(ctx context.Context, field string) (contract.View, error)
 		}
 		ctx = v.agent.In(ctx)
 	}
-	views := make([]contract.View, len(l.nodes)) // each element is written before its node's answer is sent
+	ttls := make([]time.Duration, len(l.nodes)) // each element is written before its node's answer is sent
 	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
-		s, n := &views[i], l.nodes[i]
-		if field != "" {
-			s.Held, err = n.IsHeld(ctx)
-		} else if s.Locked, err = n.IsLocked(ctx); err == nil && s.Locked {
-			s.TTL, err = n.TTL(ctx)
+		if field == "" {
+			ttls[i], err = l.nodes[i].TTL(ctx)
+			return err
+		}
+		held, err := l.nodes[i].IsHeld(ctx)
+		if held {
+			ttls[i] = 1
 		}
 		return err
 	})
 	if err != nil {
 		return contract.View{}, err
 	}
-	yes := 0
-	var ttls []time.Duration
+	var yes []time.Duration
 	for i, err := range r.Answers {
-		if err == nil {
-			ttls = append(ttls, views[i].TTL)
-		}
-		if err == nil && (views[i].Held || views[i].Locked) {
-			yes++
+		if err == nil && ttls[i] != 0 {
+			yes = append(yes, ttls[i])
 		}
 	}
-	switch no := r.Granted - yes; {
-	case yes >= l.needed:
-		slices.Sort(ttls)
-		return contract.View{Locked: field == "", Held: field != "", TTL: ttls[len(ttls)-l.needed]}, nil
+	switch no := r.Granted - len(yes); {
+	case len(yes) >= l.needed:
+		slices.Sort(yes)
+		return contract.View{Locked: field == "", Held: field != "", TTL: yes[len(yes)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
 		return contract.View{}, r.failed() // the missing answers could decide either way
 	}
