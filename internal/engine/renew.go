@@ -24,12 +24,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	}
 	config := lease.Config{Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold}
 	if e.Channel != "" {
-		config.Old = func(old bool) {
-			if old {
-				e.noteSlow()
-			}
-			e.hints.Hear(old)
-		}
+		config.Old = e.hints.Hear
 	}
 	return lease.NewWatchdog(config)
 }
