@@ -199,23 +199,16 @@ func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err
 	for _, h := range i.Holders {
 		seen[h.Write] = append(seen[h.Write], h.record())
 	}
-	lock := func() *handle {
-		switch i.Type {
-		case TypeFair:
-			return &c.NewFairLock(i.Name).handle
-		case TypeSemaphore: // the number of permits is in Redis
-			return &c.NewSemaphore(i.Name, 1).handle
-		case TypeReadWrite: // no other owner can acquire the lock while there is a writer
-			return &c.NewRWLock(i.Name).Read().handle
-		}
-		return &c.NewLock(i.Name).handle
+	kind := i.Type
+	if kind == TypeReadWrite { // no other owner can acquire the lock while there is a writer
+		kind = TypeRead
 	}
 	if len(seen[false]) > 0 {
-		freed, err = lock().forceSeen(ctx, seen[false])
+		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false])
 	}
 	if len(seen[true]) > 0 && err == nil {
 		var wrote bool
-		wrote, err = c.NewRWLock(i.Name).Write().forceSeen(ctx, seen[true])
+		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true])
 		freed = freed || wrote
 	}
 	return freed, err

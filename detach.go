@@ -7,6 +7,7 @@ package relock
 // attached: whoever lists holders does not see that ID.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/crc32"
@@ -138,26 +139,28 @@ func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
 	if t.MinEnd > 0 {
 		opts = append(opts, MinHold(time.Millisecond))
 	}
-	var h *handle
-	switch LockType(t.Type) {
-	case TypeLock:
-		h = &c.NewLock(name, opts...).handle
-	case TypeFair:
-		h = &c.NewFairLock(name, opts...).handle
-	case TypeRead:
-		h = &c.NewRWLock(name, opts...).Read().handle
-	case TypeWrite:
-		h = &c.NewRWLock(name, opts...).Write().handle
-	case TypeSemaphore:
-		several, err := c.NewSemaphore(name, 1, opts...).several(permits)
-		if err != nil {
-			return nil, err
-		}
-		h = several
-	default:
-		return nil, invalid("the ticket is for a lock of the type %s, which this version does not know", shortName(t.Type))
+	if h := c.newLock(LockType(t.Type), name, permits, opts...); h != nil {
+		return h, h.bad
 	}
-	return h, h.bad
+	return nil, invalid("the ticket is for a lock of the type %s, which this version does not know", shortName(t.Type))
+}
+
+// newLock returns the lock of a type, or nil if there is no such type. Each hold of a semaphore has so many permits.
+func (c *Client) newLock(kind LockType, name string, permits int, opts ...LockOption) *handle {
+	switch kind {
+	case TypeLock:
+		return &c.NewLock(name, opts...).handle
+	case TypeFair:
+		return &c.NewFairLock(name, opts...).handle
+	case TypeRead:
+		return &c.NewRWLock(name, opts...).Read().handle
+	case TypeWrite:
+		return &c.NewRWLock(name, opts...).Write().handle
+	case TypeSemaphore: // the number of its permits is in Redis
+		several, err := c.NewSemaphore(name, 1, opts...).several(permits)
+		return cmp.Or(several, &handle{name: name, bad: err})
+	}
+	return nil
 }
 
 // numberOf returns the number at the end of a field.
