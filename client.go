@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,9 +38,9 @@ type clientState struct {
 	rdb           redis.UniversalClient
 	engine        *engine.Engine
 	servers       servers
-	votes         voteTable   // of RedLocks
-	labelsRefused atomic.Bool // it was logged that Redis does not store or return labels
-	permits       permitsReports
+	votes         voteTable    // of RedLocks
+	labelsRefused atomic.Bool  // it was logged that Redis does not store or return labels
+	permits       sync.Once    // a semaphore was found to have another number of permits in Redis
 	userCalls     atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
 

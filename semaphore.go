@@ -15,7 +15,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -270,47 +269,22 @@ func takeStored(r reply) (rest reply, stored int, differs bool) {
 	return r, stored, differs
 }
 
-// permitsReports are the names of semaphores for which a difference between Redis and NewSemaphore was logged.
-type permitsReports struct {
-	mu    sync.Mutex // guards names; a leaf
-	names map[string]struct{}
-}
-
-// mostPermitsReports is how many names are remembered. Further names are not logged, because a program may create any
-// number of names.
-const mostPermitsReports = 256
-
-// first reports whether name has not been logged yet, and remembers it.
-func (r *permitsReports) first(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, known := r.names[name]; known || len(r.names) >= mostPermitsReports {
-		return false
-	}
-	if r.names == nil {
-		r.names = make(map[string]struct{})
-	}
-	r.names[name] = struct{}{}
-	return true
-}
-
-// reportPermits logs, once for each name, that the number of permits in Redis differs from that of a semaphore.
+// reportPermits logs, for one semaphore of the Client, that the number of permits in Redis differs from its own.
 func (c *Client) reportPermits(kind contract.Lock, permits int) {
-	l := kind.(*semaphore)
-	if !c.in().permits.first(l.traits.ID.Name) {
-		return
-	}
-	c.engine().Later(func() {
-		c.engine().Log.Warn(
-			"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
-				"applies; SetPermits changes it",
-			"lock",
-			cutName(l.traits.Name),
-			"permits",
-			permits,
-			"asked",
-			l.permits,
-		)
+	c.in().permits.Do(func() {
+		l := kind.(*semaphore)
+		c.engine().Later(func() {
+			c.engine().Log.Warn(
+				"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
+					"applies; SetPermits changes it",
+				"lock",
+				cutName(l.traits.Name),
+				"permits",
+				permits,
+				"asked",
+				l.permits,
+			)
+		})
 	})
 }
 
