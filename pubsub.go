@@ -235,42 +235,29 @@ func (b *bothWays) ReceiveTimeout(ctx context.Context, timeout time.Duration) (a
 
 const mostTold = 1000 // messages of one pipeline
 
-// tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens.
+// tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens. A Redis
+// client that routes by slot sends each command to the server to which the Client is subscribed.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
 	for some := range slices.Chunk(ids, mostTold) {
-		verb, unknown := c.publishVerb(), some
-		if verb != publish {
-			unknown = c.publish(ctx, publishInShard, some, message) // to a Cluster before Redis 7.0
-		}
-		if verb == inBothWays {
-			unknown = some
-		}
-		if len(unknown) > 0 {
-			c.publish(ctx, publish, unknown, message)
+		for _, verb := range []any{publish, publishInShard} {
+			if c.publishVerb() == verb || c.publishVerb() == inBothWays {
+				c.publish(ctx, verb, some, message)
+			}
 		}
 	}
 }
 
-// publish publishes message on the channels of Clients, and returns the IDs of those for which Redis does not know the
-// command. A Redis client that routes by slot sends each command to the server to which the Client is subscribed.
-func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) (unknown []string) {
-	var cmds []*redis.Cmd
+// publish publishes message on the channels of Clients.
+func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) {
 	_ = send.CatchPanic(func() error {
 		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, id := range ids {
 				cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
 				cmd.SetFirstKeyPos(1)
-				cmds = append(cmds, cmd)
 				_ = p.Process(ctx, cmd)
 			}
 			return nil
 		})
 		return err
 	})
-	for i, cmd := range cmds {
-		if err := cmd.Err(); err != nil && verb != publish && strings.Contains(err.Error(), "unknown command") {
-			unknown = append(unknown, ids[i])
-		}
-	}
-	return unknown
 }
