@@ -36,7 +36,7 @@ var (
 // that is alive keeps its position for as long as it waits. If a grant expires before the process of the waiter learns
 // of it, the waiter waits again, at the end of the queue.
 //
-// TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
+// TryLock with a wait of 0 acquires the lock only if no waiter is in the queue that may be alive. If all waiters crash, the
 // queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each
 // waiter, and one more.
 //

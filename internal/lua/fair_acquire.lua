@@ -75,7 +75,8 @@ local function wait_in_queue(held, queued)
     end
     p.lease = grant_lease({lease = tonumber(lease), most = tonumber(ARGV[9])}, p.lease)
     p.fenced, p.asked, p.at, p.life = fenced, asked, q.now, life_of(asked ~= '0' and ahead or 0)
-    note_place(q, p, '', ms(q.now) .. ' ' .. ms(q.back))
+    p.java = ahead == 0 and '0' or p.java
+    note_place(q, p, '', looked(q))
     redis.call('pexpire', q.places, queue_life)
     -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
     -- the next request, however short wait_timeout is.

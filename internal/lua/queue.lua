@@ -4,7 +4,7 @@
 --   lock      the lock
 --   waiters   a list of fields, the first waiter first
 --   timeouts  a zset {field -> epoch ms at which Redisson gives the place of the waiter away}
---   places    a hash {field of a relock waiter -> its place, '' -> when a waiter last asked, and q.back}: see place_of
+--   places    a hash {field of a relock waiter -> its place, '' -> when a waiter last asked, and more}: see place_of
 --             and look
 --   waits     the tombstones: see tombstones.lua
 --   tokens    the token counter, or nil
@@ -12,12 +12,12 @@
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a place too,
 -- which it renews with each request, well before the place is overdue. A lock that becomes free is granted to the first
 -- waiter whose place is not overdue, and whose client is subscribed to its channel, which is that of all waiters of this
--- client, or whose client may not subscribe, and asks often. Whoever passes on the lock removes the waiters in front
+-- client, or which is not subscribed, and asks often. Whoever passes on the lock removes the waiters in front
 -- that are overdue: their processes are dead, or paused. Nobody looks for others. A waiter that is not overdue, but
 -- whose channel has no subscriber on this server, is passed over and keeps its place, because for a moment after a
 -- restart or a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told that its
 -- subscription is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts after that,
--- no waiter is overdue.
+-- no waiter is overdue that was not when it began.
 --
 -- A waiter of Java has no place. It is woken when its turn comes, on a channel of its own, and asks: it would count its
 -- own request as a re-entry if it was granted the lock. It is removed when its timeout has expired, as Redisson does.
@@ -39,7 +39,7 @@
 -- its place until one wait timeout after the timeout of the last waiter in front of it. The lease lasts until then:
 -- Java loses no place sooner than Redisson would take it away. If a script finds that Java waits, the lease becomes
 -- one that never ends. Users have no permission for PERSIST. The place of a waiter that Java has removed stays until
--- the hash expires, 5 minutes after the last request.
+-- the queue is empty, or the hash expires, 5 minutes after the last request.
 --
 -- Defines  open_queue(lock, waiters, timeouts, places, waits, tokens, wait_timeout, channel, how)  the queue.
 -- Defines  place_of(q, waiter)                 the place of a waiter, as clients.lua has waiters, with these in addition:
@@ -61,7 +61,9 @@
 --          the script has freed the lock, it is woken only if the message of the release may have gone to another one.
 -- For this file:
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
--- Defines  look(q)                             sets q.now, and q.back: since when a waiter has asked each second or two.
+-- Defines  look(q)                             sets q.now; q.back: since when a waiter has asked each second or two; and
+--          q.gone: when a waiter last asked before that.
+-- Defines  looked(q)                           the text of these times.
 -- Defines  is_overdue(q, p)                    whether the waiter of a place should have asked by now.
 -- Defines  is_heard(q, p, heard)               whether the waiter of a place learns of a grant. heard has what is known
 --          of clients already.
@@ -79,7 +81,7 @@ local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue that relock still joins
 local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
 local far = 24 * near_head -- waiters with more in front of them are alike
-local most_passed = 1000 -- waiters that one script passes over; the next one continues
+local most_passed = 5000 -- waiters that one script passes over; the next one continues
 local ask_every = 1000 -- ms: as FairHeartbeat in internal/record
 
 local function open_queue(lock, waiters, timeouts, places, waits, tokens, wait_timeout, channel, how)
@@ -105,18 +107,25 @@ local function java_waits(q)
     return last and (not p or p.java == '1')
 end
 
+local function looked(q) return ms(q.now) .. ' ' .. ms(q.back) .. ' ' .. ms(q.gone) end
+
+-- While nobody asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. It is written with
+-- pcall, because a release must go on if memory is short.
 local function look(q)
     q.now = now_ms()
     local before = redis.pcall('hget', q.places, '')
-    local asked, back = (type(before) == 'string' and before or ''):match('^(%d+) (%d+)$')
-    local away = not asked or tonumber(asked) > q.now or q.now - tonumber(asked) > 2 * ask_every
-    q.back = away and q.now or tonumber(back)
+    local asked, back, gone = (type(before) == 'string' and before or ''):match('^(%d+) (%d+) (%d+)$')
+    asked, q.back, q.gone = tonumber(asked or nil), tonumber(back or q.now), tonumber(gone or 0)
+    if asked and (asked > q.now or q.now - asked > 2 * ask_every) then
+        q.back, q.gone = q.now, asked > q.now and 0 or asked
+        redis.pcall('hset', q.places, '', looked(q))
+    end
 end
 
 -- A request of the future was made before the clock was set back.
 local function is_overdue(q, p)
     local from = p.at > q.now and q.back or math.max(p.at, q.back)
-    return from + p.life <= q.now
+    return from + p.life <= q.now or p.at + p.life <= q.gone
 end
 
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
@@ -283,8 +292,8 @@ local function leave_queue(q, leaving, granted)
     end
     local left = (java or #fields > 1) and move_up(q, leaving) or redis.call('lrem', q.waiters, 1, fields[1])
     last = redis.call('lindex', q.waiters, -1)
-    if redis.pcall('hlen', q.places) == 1 then -- only the '' is left
-        redis.pcall('hdel', q.places, '')
+    if redis.pcall('hexists', q.places, '') == 1 and (not last or redis.call('hlen', q.places) == 1) then
+        redis.call('del', q.places) -- with those of waiters that Java has removed
     end
     if left > 0 and ends and last and is_relocks(last) then
         local least = q.now + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
@@ -319,7 +328,10 @@ local function pass_on(q, asker, freed)
         elseif not p or is_overdue(q, p) then
             gone[waiter] = true
         elseif is_heard(q, p, heard) then
-            granted = grant(q.lock, p, q.tokens, client_channel(q, waiter), q.how)
+            granted = nil
+            if p.delivery == 'push' or p.lease >= 2 * ask_every then -- else the grant would end before the waiter asks
+                granted = grant(q.lock, p, q.tokens, client_channel(q, waiter), q.how)
+            end
             if granted ~= false then
                 to = waiter
                 break

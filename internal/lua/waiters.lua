@@ -3,7 +3,7 @@
 -- A waiter is five texts or numbers, one after the other in a flat list:
 --   field      that of the hold that it waits for; it ends with :write if that is a write lock
 --   deadline   epoch ms at which Java gives its place in the queue of a fair lock away; 0 if there is none
---   alive      epoch ms at which its heartbeat expires; 0 if there is none
+--   alive      epoch ms at which it is overdue, or the heartbeat of a writer expires; 0 if there is none
 --   since      epoch seconds since when it waits at least; '' if it is not known
 --   reachable  1 if its process is subscribed to a channel on which it is told that the lock is its own or free, 0 if
 --              it is not, -1 if that is not known

@@ -111,7 +111,7 @@ func (q *fairQueue) join(java bool, n int) {
 		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
 		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
 		if !java {
-			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, now))
+			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, now, 0))
 			pipe.Expire(ctx, locktest.KeysOf(q.lock)[3], time.Hour)
 		}
 		q.all, q.right[waiter] = append(q.all, waiter), timeout
@@ -146,7 +146,7 @@ func (q *fairQueue) asked(at, last int64) {
 			pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
 		}
 	}
-	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, min(at, last)))
+	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, min(at, last), 0))
 	q.Must(locktest.Second(pipe.Exec(context.Background())))
 }
 
@@ -193,7 +193,7 @@ func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
 			begin()
 			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
 			written := q.CommandRuns("zadd")
-			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 40, "commands of the first one")
+			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 120, "commands of the first one, which looks at the 32 behind it")
 			assert.LessOrEqual(t, q.CommandRuns("zadd")-written, 2, "writes of timeouts")
 			q.leave(first)
 			for _, waiter := range slices.Clone(q.all) {
@@ -212,7 +212,7 @@ func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
 // walks through the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	const dead = 800
+	const dead = 2500
 	q.join(false, dead)
 	q.asked(1, q.now())
 	q.join(true, 2)

@@ -120,7 +120,7 @@ func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 				q.asked(asked, last)
 				q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
 				if others && at < 0 {
-					q.leave(q.all[:1000]...) // which one script passes over
+					q.leave(q.all[:5000]...) // which one script passes over
 					assert.Zero(t, q.Rdb.Exists(t.Context(), q.LockName).Val())
 				} else {
 					assert.Equal(t, q.all[:1], q.Rdb.HKeys(t.Context(), q.LockName).Val())

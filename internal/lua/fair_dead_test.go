@@ -1,0 +1,257 @@
+package lua
+
+// Waiters of a fair lock that have died, many at a time, and those behind them, on a clock of the test.
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/lua/luatest"
+)
+
+// do makes a request, and returns its answer and its messages.
+func (p *teller) do(command string, words ...string) luatest.Effect {
+	keys, args := p.call(command, words)
+	e, err := luatest.Run(p.Context(), p.rdb, luatest.NewQuiet(Source(command)), p.now, keys, args...)
+	require.NoError(p, err)
+	return e
+}
+
+// many makes requests by the same clock without a look at the data.
+func (p *teller) many(command string, requests [][]string) {
+	script := luatest.NewQuiet(Source(command))
+	for _, words := range requests {
+		keys, args := p.call(command, words)
+		_, err := luatest.Run(p.Context(), p.rdb, script, p.now, keys, args...)
+		require.NoError(p, err)
+	}
+}
+
+const grants = "redisson_lock__channel:{lock}:client:"
+
+// sleeper is a living waiter that asks when nextPoll says.
+type sleeper struct {
+	field string
+	next  time.Time
+	asked int
+	got   bool
+}
+
+func (p *teller) ask(s *sleeper) {
+	s.asked++
+	e := p.do("fair_acquire", s.field, fmt.Sprintf("asked=%d", s.asked))
+	if e.Reply[0] == int64(1) {
+		s.got = true
+		return
+	}
+	wait, standing := e.Reply[1].(int64), e.Reply[2].(int64)
+	delay := 1005 * time.Millisecond
+	if wait >= 0 && wait < 1000 {
+		delay = time.Duration(wait+6) * time.Millisecond
+	}
+	s.next = p.now.Add(delay * time.Duration(1+standing/4/32))
+}
+
+// live plays living waiters for at most d, or until all have had the lock. Each releases it at once.
+func (p *teller) live(d time.Duration, all ...*sleeper) (took time.Duration) {
+	start := p.now
+	for p.now.Sub(start) < d {
+		var first *sleeper
+		for _, s := range all {
+			if !s.got && (first == nil || s.next.Before(first.next)) {
+				first = s
+			}
+		}
+		if first == nil {
+			break
+		}
+		if first.next.After(p.now) {
+			p.now = first.next
+		}
+		p.ask(first)
+		if first.got {
+			e := p.do("fair_release", first.field)
+			for _, m := range e.Messages { // a grant that a living one hears
+				for _, s := range all {
+					if strings.Contains(m, p.value(s.field)) && strings.Contains(m, " grant ") {
+						s.got = true
+						p.do("fair_release", s.field)
+					}
+				}
+			}
+		}
+	}
+	return p.now.Sub(start)
+}
+
+// A process with many waiters dies at once. Redis knows that its connection is closed (or not: deaf is false). A few
+// living waiters are behind them.
+func (p *teller) deadInFront(dead, living int, closed bool) time.Duration {
+	p.do("fair_acquire", "A", "lease=20s")
+	p.listen("subscribe", p.ears.Subscribe, grants+"D")
+	var requests [][]string
+	for i := range dead {
+		requests = append(requests, []string{fmt.Sprintf("D:1:%d", i+1)})
+	}
+	p.many("fair_acquire", requests)
+	var all []*sleeper
+	for i := range living {
+		letter := string(rune('L' + i))
+		p.listen("subscribe", p.ears.Subscribe, grants+letter)
+		s := &sleeper{field: letter + ":1:1"}
+		p.now = p.now.Add(time.Duration(5000/living) * time.Millisecond)
+		p.ask(s)
+		all = append(all, s)
+	}
+	if closed {
+		p.listen("unsubscribe", p.ears.Unsubscribe, grants+"D")
+	}
+	return p.live(30*time.Minute, all...)
+}
+
+// Those that live acquire the lock, however few they are and however rarely they ask.
+func TestFairLivingWaitersBehindManyDead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		dead, living int
+		closed       bool
+	}{{1010, 1, true}, {1010, 4, true}, {3000, 10, true}, {60, 1, false}, {200, 4, false}, {31, 1, false}, {900, 1, true}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			p := newTeller(t)
+			assert.Less(t, p.deadInFront(c.dead, c.living, c.closed), 90*time.Second)
+		})
+	}
+}
+
+// Redis has restarted, and no subscription is back yet. A visitor that does not wait finds the lock free, and acquires it:
+// the waiters have not lost their places for that.
+func TestFairVisitorLeavesLivingWaitersTheirPlaces(t *testing.T) {
+	t.Parallel()
+	p := newTeller(t)
+	p.do("fair_acquire", "A", "lease=3s")
+	for _, w := range []string{"B", "C"} {
+		p.listen("subscribe", p.ears.Subscribe, grants+w)
+		p.do("fair_acquire", w)
+	}
+	for _, w := range []string{"B", "C"} {
+		p.listen("unsubscribe", p.ears.Unsubscribe, grants+w)
+	}
+	p.now = p.now.Add(3100 * time.Millisecond)
+	p.do("fair_acquire", "V", "waits=0")
+	p.do("fair_acquire", "N", "asked=0") // comes now
+	p.do("fair_acquire", "B", "asked=2")
+	p.do("fair_acquire", "C", "asked=2")
+	queue := p.rdb.LRange(p.Context(), "redisson_lock_queue:{lock}", 0, -1).Val()
+	want := []string{p.value("B"), p.value("C"), p.value("N")}
+	assert.Equal(t, want, queue)
+}
+
+// A waiter that may not subscribe wants a short lease: it is granted the lock for so long that it finds that.
+func TestFairShortLeaseOfAPollingWaiter(t *testing.T) {
+	t.Parallel()
+	p := newTeller(t)
+	p.do("fair_acquire", "A", "lease=30s")
+	p.do("fair_acquire", "B", "asked=0", "lease=400ms")
+	p.do("fair_acquire", "C", "asked=0", "lease=400ms")
+	p.now = p.now.Add(500 * time.Millisecond)
+	p.do("fair_release", "A")
+	p.now = p.now.Add(500 * time.Millisecond) // a second after it has asked
+	e := p.do("fair_acquire", "B", "asked=0", "lease=400ms")
+	assert.EqualValues(t, 1, e.Reply[0], "B has its turn")
+	queue := p.rdb.LRange(p.Context(), "redisson_lock_queue:{lock}", 0, -1).Val()
+	assert.Equal(t, []string{p.value("C")}, queue)
+}
+
+// Java was in front of B, has acquired the lock, and holds it. B asks, and then dies. The queue gets its lease back.
+func TestFairQueueHasALeaseAgainWhenJavaHasLeft(t *testing.T) {
+	t.Parallel()
+	p := newTeller(t)
+	p.do("fair_acquire", "A")
+	must := func(err error) { require.NoError(p, err) }
+	must(p.rdb.RPush(p.Context(), "redisson_lock_queue:{lock}", p.ids["J"]+":1").Err())
+	must(p.rdb.ZAdd(p.Context(), "redisson_lock_timeout:{lock}", zOf(p, "J")).Err())
+	p.do("fair_acquire", "B", "asked=0")
+	p.do("fair_release", "A") // wakes Java, which acquires
+	must(p.rdb.LPop(p.Context(), "redisson_lock_queue:{lock}").Err())
+	must(p.rdb.ZRem(p.Context(), "redisson_lock_timeout:{lock}", p.ids["J"]+":1").Err())
+	must(p.rdb.HSet(p.Context(), "lock", p.ids["J"]+":1", 1).Err())
+	must(p.rdb.PExpire(p.Context(), "lock", time.Hour).Err())
+	must(p.rdb.HSet(p.Context(), "clock", "ends lock", p.now.Add(time.Hour).UnixMilli()).Err())
+	for range 5 {
+		p.now = p.now.Add(time.Second)
+		p.do("fair_acquire", "B", "asked=0")
+	}
+	for _, key := range []string{"redisson_lock_queue:{lock}", "redisson_lock_timeout:{lock}"} {
+		left := p.rdb.PTTL(p.Context(), key).Val()
+		ends, _ := p.rdb.HGet(p.Context(), "clock", "ends "+key).Int64()
+		assert.True(t, left > 0 && time.UnixMilli(ends).Sub(p.now) < 24*time.Hour, "%s has a lease", key)
+	}
+}
+
+// D1 is granted the lock and dies. D2, near the head, is dead already. L has come near the head by many that have left,
+// and asks only in 25s unless it is told.
+func TestFairDeadWaiterDoesNotWatch(t *testing.T) {
+	t.Parallel()
+	p := newTeller(t)
+	p.do("fair_acquire", "A", "lease=1h")
+	for _, w := range []string{"D", "E", "F", "L", "X"} {
+		p.listen("subscribe", p.ears.Subscribe, grants+w)
+	}
+	var crowd [][]string
+	for i := range 800 {
+		crowd = append(crowd, []string{fmt.Sprintf("F:1:%d", i+1)})
+	}
+	p.do("fair_acquire", "D")
+	p.do("fair_acquire", "E")
+	p.many("fair_acquire", crowd)
+	p.do("fair_acquire", "L")
+	p.now = p.now.Add(900 * time.Millisecond)
+	p.do("fair_acquire", "L", "asked=2")
+	for range 10 { // D and a visitor ask; E has died, and its connection is there
+		p.now = p.now.Add(time.Second)
+		p.do("fair_acquire", "D")
+	}
+	var gone [][]string
+	for _, f := range crowd {
+		gone = append(gone, append(f, "rollback=1"))
+	}
+	p.many("fair_release", gone) // the crowd gives up
+	// E is granted the lock for 5s, L must not sleep much longer.
+	e := p.do("fair_release", "A")
+	woken := false
+	for _, m := range e.Messages {
+		woken = woken || strings.Contains(m, "free "+p.value("L"))
+	}
+	assert.True(t, woken, "L asks soon")
+}
+
+// A host with waiters has lost its power, and its connection is there. The others only try, once a second.
+func TestFairVisitorsBehindTheDead(t *testing.T) {
+	t.Parallel()
+	p := newTeller(t)
+	p.do("fair_acquire", "A", "lease=20s")
+	p.listen("subscribe", p.ears.Subscribe, grants+"D")
+	for i := range 100 {
+		p.do("fair_acquire", fmt.Sprintf("D:1:%d", i+1))
+	}
+	p.now = p.now.Add(20 * time.Second)
+	start := p.now
+	for i := 0; ; i++ {
+		e := p.do("fair_acquire", fmt.Sprintf("V:1:%d", i+1), "waits=0")
+		if e.Reply[0] == int64(1) || p.now.Sub(start) > 30*time.Minute {
+			break
+		}
+		p.now = p.now.Add(time.Second)
+	}
+	assert.Less(t, p.now.Sub(start), 30*time.Second)
+}
+
+func zOf(p *teller, letter string) redis.Z {
+	return redis.Z{Score: float64(p.now.Add(331 * time.Second).UnixMilli()), Member: p.ids[letter] + ":1"}
+}
