@@ -138,7 +138,7 @@ var faultRows = map[int]string{
 	41: "TestFaultLateRenewalCreatesNoRecord TestStories/plain",
 	42: "suite",
 	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody " +
-		"TestFairCrashedWaitersAreEvictedInSeconds " +
+		"TestFairCrashedWaitersDelayNobody " +
 		"TestFairDeadHeadOfAFreeLockIsEvicted TestStories/fair_dead",
 	44: "TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
 		"TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
