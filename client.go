@@ -35,13 +35,15 @@ type Client struct {
 
 // A clientState is what changes, and what leads to it.
 type clientState struct {
-	rdb           redis.UniversalClient
-	engine        *engine.Engine
-	servers       servers
-	votes         voteTable    // of RedLocks
-	labelsRefused atomic.Bool  // it was logged that Redis does not store or return labels
-	permits       sync.Once    // a semaphore was found to have another number of permits in Redis
-	userCalls     atomic.Int64 // calls of the Logger and the Observer that have not returned
+	rdb             redis.UniversalClient
+	engine          *engine.Engine
+	servers         servers
+	votes           voteTable    // of RedLocks
+	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
+	labelsForbidden atomic.Bool  // this user may not read labels
+	lookupRefused   atomic.Bool  // this user may not look for the holder of a lock: see describeHolder
+	permits         sync.Once    // a semaphore was found to have another number of permits in Redis
+	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
 }
 
 func (c *Client) in() *clientState { return c.hidden.Get() }
@@ -151,8 +153,11 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
 	}
-	if o.label != "" || !o.labels {
-		config.OnAcquire = (&label{client: c, text: o.label}).start
+	switch l := (&label{client: c, text: o.label}); {
+	case o.label != "":
+		config.OnAcquire = l.start
+	case !o.labels:
+		config.OnSlow = l.start
 	}
 	return config
 }

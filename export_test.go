@@ -24,6 +24,8 @@ var ExtendLocker = extendLocker
 
 func IsReleased(h *Hold) bool { return h.in().released.Load() }
 
+func DescribeHolder(c *Client, ctx context.Context, s engine.Subject) { c.describeHolder(ctx, s) }
+
 // SetLastResort has w get what is written if a Logger panics.
 func SetLastResort(w io.Writer) (reset func()) {
 	lastResort = w

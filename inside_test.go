@@ -6,6 +6,7 @@ package relock_test
 // states that a hold or a Client passes through.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
@@ -93,6 +95,38 @@ func TestExtendOfForeignLockers(t *testing.T) {
 	h = b.Hold(c.NewMultiLock(locktest.StubLocker{Locker: l}))
 	b.MustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed automatically
 	b.Must(h.Release(ctx))
+}
+
+// A user who may not look for the holders of locks, or read their labels, tries it once for all warnings.
+func TestHolderIsNotLookedForAgainWithoutPermission(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, is := range map[string]func(redis.Cmder) bool{
+		"labels": func(cmd redis.Cmder) bool { return cmd.Name() == "hmget" },
+		"inspect": func(cmd redis.Cmder) bool {
+			return bytes.Contains([]byte(fmt.Sprint(cmd.Args())), []byte("inspect-me"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewBench(t, testredis.Mini(t).Addr())
+			lock := b.Client().NewLock("inspect-me")
+			require.NoError(t, lock.Lock(ctx))
+			r := &locktest.Refuser{Is: is}
+			rdb := testredis.Client(b, b.Addr)
+			rdb.AddHook(r)
+			c := b.ClientOn(rdb)
+			describe := func() { DescribeHolder(c, ctx, engine.Subject{Name: "inspect-me", Type: string(TypeLock)}) }
+			describe()
+			once := r.Tries.Load()
+			assert.NotZero(t, once)
+			for range 5 {
+				describe()
+			}
+			assert.Equal(t, once, r.Tries.Load())
+			require.NoError(t, lock.Unlock(ctx))
+		})
+	}
 }
 
 // vote returns a vote of owner for l that holds all nodes, and a channel for its calls of check.

@@ -3,7 +3,9 @@ package relock
 // The label of a process: the display name of the process that holds a lock.
 //
 // Rules: a Client with a label keeps one hash in Redis, relock_client:{ID}, with an expiry that one goroutine renews,
-// until Close. It begins with the first acquire. No lock waits for it, and no lock depends on it. A Client without a label writes nothing. Inspect reads the hashes of the clients that it has found, in one pipeline. If Redis refuses the request or
+// until Close. It begins with the first acquire if the user has passed the label. The default label is worth a request
+// only where somebody may look at it: it begins when a call waits for Redis, or a hold is old. No lock waits for it, and
+// no lock depends on it. A Client without a label writes nothing. Inspect reads the hashes of the clients that it has found, in one pipeline. If Redis refuses the request or
 // is slow, there are no labels.
 
 import (
@@ -12,7 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,23 +30,26 @@ const (
 
 // A label is the hash of one Client in Redis.
 type label struct {
-	client *Client
-	text   string // "": the default
-	once   sync.Once
+	client  *Client
+	text    string // "": the default
+	started atomic.Bool
 }
 
 // start makes sure that the hash is kept in Redis until Close. Only the first call has an effect. It does not block.
-func (l *label) start() { l.once.Do(func() { l.client.engine().Spawn(l.keep) }) }
+func (l *label) start() {
+	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
+		l.client.engine().Spawn(l.keep)
+	}
+}
 
 // keep writes the hash repeatedly, and deletes it at Close.
 func (l *label) keep() {
 	key := record.LabelKey(l.client.ID())
 	host, _ := os.Hostname()
-	pid := strconv.Itoa(os.Getpid())
-	text := cmp.Or(l.text, host+":"+pid)
+	text := cmp.Or(l.text, defaultLabel(host))
 	for {
 		err := l.send(func(ctx context.Context, p redis.Pipeliner) {
-			p.HSet(ctx, key, "label", text, "host", host, "pid", pid)
+			p.HSet(ctx, key, "label", text, "host", host, "pid", strconv.Itoa(os.Getpid()))
 			p.PExpire(ctx, key, labelLife)
 		})
 		if send.Forbidden(err) {
@@ -55,6 +60,16 @@ func (l *label) keep() {
 		}
 	}
 	_ = l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
+}
+
+// defaultLabel returns the label of a process for which none was passed. A host name that cannot be a label, or is not
+// known, is left out.
+func defaultLabel(host string) string {
+	pid := strconv.Itoa(os.Getpid())
+	if text := host + ":" + pid; host != "" && checkLabel(text) == nil {
+		return text
+	}
+	return "pid " + pid
 }
 
 // send sends a pipeline. If it fails, the label is not stored, and nothing else happens.
@@ -137,12 +152,16 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 }
 
 func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]process {
+	if c.in().labelsForbidden.Load() {
+		return nil
+	}
 	cmds := make([]*redis.SliceCmd, len(ids))
-	_ = c.pipeline(ctx, func(p redis.Pipeliner) {
+	err := c.pipeline(ctx, func(p redis.Pipeliner) {
 		for n, id := range ids {
 			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
 		}
 	})
+	c.in().labelsForbidden.Store(send.Forbidden(err))
 	found := make(map[string]process)
 	for n, cmd := range cmds {
 		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {

@@ -128,7 +128,8 @@ func WithKeyPrefix(prefix string) Option {
 // has at most 256 bytes and no control characters.
 //
 // The default is the host name and the process ID, such as orders-7:4242. Unlike a label that was passed, it is not in
-// errors. WithLabel("") stores no label.
+// errors, and it is written only when a call waits for Redis for the first time, or a hold is older than a second: a
+// process whose locks are free and short writes nothing. WithLabel("") stores no label.
 func WithLabel(label string) Option {
 	return func(o *options) { o.label, o.labels = label, true }
 }

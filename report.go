@@ -72,8 +72,8 @@ func (h calmHandler) WithGroup(name string) slog.Handler {
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only
 // the beginning of the ID of the client, because the whole one, with the owner, would be a holder ID of Redisson.
 func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
-	if LockType(s.Type) == TypeRed {
-		return "" // it has no record of its own
+	if LockType(s.Type) == TypeRed || c.in().lookupRefused.Load() {
+		return "" // it has no record of its own, or another try would be another entry of the ACL log
 	}
 	var i Inspection
 	err := send.CatchPanic(func() (err error) { // of a hook: this is no goroutine of the user
@@ -81,6 +81,9 @@ func (c *Client) describeHolder(ctx context.Context, s engine.Subject) string {
 		return err
 	})
 	switch {
+	case send.Forbidden(err):
+		c.in().lookupRefused.Store(true)
+		return ""
 	case err != nil:
 		return ""
 	case len(i.Holders) == 0:

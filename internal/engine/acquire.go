@@ -165,6 +165,7 @@ func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 // before.
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
+	a.engine.noteSlow()
 	a.noteBusy(in.hold, res, a.cause)
 	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {

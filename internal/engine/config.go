@@ -27,6 +27,7 @@ type Config struct {
 	HandoffWindow   time.Duration
 	Label           string // set by WithLabel; or ""
 	OnAcquire       func() // called whenever a lock with a record is about to be acquired; or nil
+	OnSlow          func() // called whenever a call begins to wait for a lock, and when a hold has become old; or nil
 	// OnDifference is called, without a mutex, with every answer that tells that Redis has stored another number of
 	// permits than the semaphore was made with. It must not block.
 	OnDifference   func(semaphore contract.Lock, stored int)

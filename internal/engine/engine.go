@@ -113,3 +113,10 @@ func (e *Engine) noteAcquire() {
 		e.OnAcquire()
 	}
 }
+
+// noteSlow notes that a lock is not held for a moment only: see Config.OnSlow.
+func (e *Engine) noteSlow() {
+	if e.OnSlow != nil {
+		e.OnSlow()
+	}
+}

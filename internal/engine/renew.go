@@ -24,7 +24,12 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	}
 	config := lease.Config{Renew: renew, Group: e.renewGroup, Silent: e.pubsub.Reload, LimitReached: ErrMaxHold}
 	if e.Channel != "" {
-		config.Old = e.hints.Hear
+		config.Old = func(old bool) {
+			if old {
+				e.noteSlow()
+			}
+			e.hints.Hear(old)
+		}
 	}
 	return lease.NewWatchdog(config)
 }

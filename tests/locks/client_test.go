@@ -533,6 +533,7 @@ func TestEmptyLabelIsNotKept(t *testing.T) {
 	require.NoError(t, c.NewLock(b.LockName).Do(ctx, func(context.Context) error { return nil }))
 	assert.Empty(t, b.Rdb.Keys(ctx, "relock_client:*").Val())
 	assert.Nil(t, locktest.EngineOf(c).OnAcquire)
+	assert.Nil(t, locktest.EngineOf(c).OnSlow)
 }
 
 // Any program may write to the hash of a label: what no Client writes is quoted when it is read.
