@@ -148,7 +148,9 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 		crashed := startLock(relock.ContextWithOwner(ctx), gone.NewFairLock(name))
 		testredis.Await(b, "it listens to the channel of its client, and Redis knows", soon, func() bool {
 			return slices.ContainsFunc(b.rdb.HVals(ctx, "relock_line:{"+name+"}:fair").Val(),
-				func(place string) bool { return strings.HasPrefix(place, "5000 0 1 ") || strings.HasPrefix(place, "5000 0 2 ") })
+				func(place string) bool {
+					return strings.HasPrefix(place, "5000 0 1 ") || strings.HasPrefix(place, "5000 0 2 ")
+				})
 		})
 		a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
 		b.queued(name, 2)

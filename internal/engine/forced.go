@@ -40,7 +40,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(kind, func() (freed bool, err error) {
+	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
 		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}}
 		for range mostForced {
 			answer := e.sender.Once(&op.Wait, request)
@@ -61,12 +61,13 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 // ForceBy calls force, which releases kind in Redis. A request that fails may have run, and goroutines of this process
 // may acquire kind during the call. So ForceBy has Redis asked which records of this process are left, and waits for
 // that, but not for long: Redis may be unreachable now.
-func (e *Engine) ForceBy(kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
+func (e *Engine) ForceBy(ctx context.Context, kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
 	if freed || send.MayHaveActed(err) {
 		select {
 		case <-e.lookForEvicted(kind):
 		case <-time.After(send.MinWait):
+		case <-ctx.Done():
 		}
 	}
 	return freed, err

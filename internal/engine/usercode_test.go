@@ -445,7 +445,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		u.dead.Store(true)
-		_, _ = e.ForceBy(semaphore(1), func() (bool, error) {
+		_, _ = e.ForceBy(context.Background(), semaphore(1), func() (bool, error) {
 			e.redis.Set(func() { clear(e.redis.Records) })
 			return true, nil
 		})
