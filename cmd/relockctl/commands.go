@@ -30,20 +30,18 @@ func (p *program) commands() *cobra.Command {
 		Use: "relockctl", Short: "lists and releases locks in a Redis, and runs commands under a lock", Long: summary,
 		Version:       version(),
 		SilenceErrors: true, SilenceUsage: true, // main prints the error
-		TraverseChildren:  true, // arrange leaves the flags of root in front of the command
+		TraverseChildren:  true, // --addr in front of serve is that of the Redis
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              noSuchCommand, RunE: p.locks(p.list),
 	}
 	root.SetVersionTemplate("relockctl {{.Version}}\n")
 	root.SetOut(p.out)
 	root.SetErr(p.err)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { c.Print(helpText(c)) })
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return badUsage("%v", err) })
 	p.place.addFlags(root.PersistentFlags())
-	help := p.helpCommand(root)
-	root.SetHelpCommand(help)
 	root.AddCommand(
 		p.listCommand(), p.showCommand(), p.watchCommand(), p.serveCommand(), p.unlockCommand(), p.runCommand(),
-		p.completionCommand(root), p.manCommand(root), p.versionCommand(root), help,
+		p.completionCommand(root), p.manCommand(root), p.versionCommand(root),
 	)
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { p.complete(root, f) })
 	for _, c := range append(root.Commands(), root) {
@@ -360,21 +358,20 @@ func (p *program) versionCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-func (p *program) helpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "describe a command",
-		RunE: func(_ *cobra.Command, words []string) error {
-			about := root
-			for _, word := range words {
-				next := find(root, word)
-				if next == nil {
-					return noSuchCommand(root, word)
-				}
-				about = next
-			}
-			return about.Help()
-		},
+// noSuchCommand returns an error that names the commands that were perhaps meant, unless none was named.
+func noSuchCommand(root *cobra.Command, words []string) error {
+	switch {
+	case len(words) == 0:
+		return nil
+	case isAddress(words[0]):
+		return badPlace("%s", useURL)
 	}
+	root.SuggestionsMinimumDistance = 2
+	text := quote(words[0]) + ": no such command"
+	if near := root.SuggestionsFor(words[0]); len(near) > 0 {
+		text += " (did you mean " + strings.Join(near, " or ") + "?)"
+	}
+	return badUsage("%s", text)
 }
 
 func noWords(c *cobra.Command, words []string) error {

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/relock-go/relock"
 )
@@ -109,18 +111,22 @@ func advice(err error) string {
 // run runs the command that args name.
 func (p *program) run(ctx context.Context, args []string) error {
 	root := p.commands()
-	command, args, err := arrange(root, args)
-	if err == nil {
-		root.SetArgs(args)
-		command, err = root.ExecuteContextC(ctx)
-	}
+	root.SetArgs(args)
+	understood := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
+	command, err := root.ExecuteContextC(ctx)
 	if errors.As(err, new(placeError)) {
 		command = root
 	}
-	if own := (statusError{}); errors.As(err, &own) && own.status == statusUsage && own.text != "" {
-		return badUsage("%s; see %s", own.text, helpOf(command))
+	own := statusError{}
+	if err == nil || understood && !(errors.As(err, &own) && own.status == statusUsage) {
+		return err
 	}
-	return err
+	unknown := (*pflag.NotExistError)(nil)
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "" { // the text has the value, perhaps a password
+		err = errors.New("a flag begins with two dashes")
+	}
+	return badUsage("%v; see %s", err, helpOf(command))
 }
 
 // on connects to Redis and calls do, whose ctx is canceled by a signal that ends the program.

@@ -171,7 +171,7 @@ func TestListShowsHeldLocks(t *testing.T) {
 	assert.NotContains(t, stats, "cmdstat_keys:", "it sends")
 	assert.NotContains(t, stats, "cmdstat_hset:", "it sends")
 
-	locks := printed[[]jsonLock](t, s.Addr(), "list", "-json", "orders*")
+	locks := printed[[]jsonLock](t, s.Addr(), "list", "--json", "orders*")
 	require.Len(t, locks, 2)
 	require.Equal(t, odd, locks[0].Name)
 	require.Equal(t, "orders:42", locks[1].Name)
@@ -207,11 +207,11 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 		out = prints(t, s.Addr(), "show", name)
 		assert.Contains(t, strings.Join(strings.Fields(out), " "), "type semaphore")
 		assert.Contains(t, out, "available  1 of 5 permits\n")
-		l := printed[jsonLock](t, s.Addr(), "show", name, "-json")
+		l := printed[jsonLock](t, s.Addr(), "show", name, "--json")
 		assert.Equal(t, 1, *l.Available)
 		require.Len(t, l.Holders, 2)
 		assert.Equal(t, 4, l.Holders[0].Permits+l.Holders[1].Permits)
-		prints(t, s.Addr(), "unlock", "-yes", name)
+		prints(t, s.Addr(), "unlock", "--yes", name)
 		free, err := semaphore.Available(ctx)
 		must(t, err)
 		assert.Equal(t, 5, free)
@@ -226,7 +226,7 @@ func TestDetachedHoldIsShown(t *testing.T) {
 	ticket, err := hold.Detach(ctx, time.Minute)
 	must(t, err)
 	assert.Contains(t, prints(t, s.Addr(), "list"), " detached ")
-	l := printed[jsonLock](t, s.Addr(), "show", "import", "-json")
+	l := printed[jsonLock](t, s.Addr(), "show", "import", "--json")
 	require.Len(t, l.Holders, 1)
 	assert.True(t, l.Holders[0].Detached)
 	assert.Regexp(t, "^"+c.ID()+":0:[0-9a-f]{4}$", l.Holders[0].Field)
@@ -260,8 +260,8 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 	must(t, c.NewLock("orders:1").Lock(ctx))
 	list := func(args ...string) (out, errs string, names []string, status int) {
 		t.Helper()
-		out, errs, status = ctl(t, s.Addr(), "", append([]string{"-url", clerk, "list"}, args...)...)
-		if slices.Contains(args, "-json") {
+		out, errs, status = ctl(t, s.Addr(), "", append([]string{"--url", clerk, "list"}, args...)...)
+		if slices.Contains(args, "--json") {
 			var locks []jsonLock
 			must(t, json.Unmarshal([]byte(out), &locks))
 			for _, l := range locks {
@@ -270,7 +270,7 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 		}
 		return out, errs, names, status
 	}
-	_, errs, names, status := list("-json")
+	_, errs, names, status := list("--json")
 	assert.Equal(t, []string{"orders:1"}, names)
 	assert.Empty(t, errs)
 	assert.Zero(t, status)
@@ -293,7 +293,7 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 	must(t, c.NewLock("orders:2").Lock(ctx))
 	must(t, rdb.Set(ctx, "redisson_lock_queue:{orders:2}", "mine", 0).Err())
 	must(t, rdb.HSet(ctx, "orders:data", uuid.NewString()+":1", "x", "other", "y").Err()) // data of another program
-	_, errs, names, status = list("-json")
+	_, errs, names, status = list("--json")
 	assert.Equal(t, []string{"orders:1"}, names)
 	assert.Contains(t, errs, "1 key ")
 	assert.Contains(t, errs, "redisson_lock_queue:{orders:2}")
@@ -314,7 +314,7 @@ func TestWatchCountsWhatItLeavesOut(t *testing.T) {
 	must(t, newClient(t, rdb).NewLock("orders:1").Lock(ctx))
 	must(t, rdb.HSet(ctx, "salaries", "bob", 7).Err())
 	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+@all", "~orders*", "~{orders*", "~r*", "&*").Err())
-	cmd := command(s.Addr(), "-url", "redis://clerk:pw@"+s.Addr(), "watch", "-every", "100ms")
+	cmd := command(s.Addr(), "--url", "redis://clerk:pw@"+s.Addr(), "watch", "--every", "100ms")
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	var errs bytes.Buffer
@@ -337,7 +337,7 @@ func TestJSONCannotActOnATerminal(t *testing.T) {
 	const odd = "a\x1b\x7f\u009b31m\u202eb\u2066c\u200f\u061c\ufeff\U000e0041 é鎖😀"
 	s := testredis.Start(t)
 	must(t, newClient(t, s.Client()).NewLock(odd).Lock(context.Background()))
-	for _, args := range [][]string{{"list", "-json"}, {"show", "-json", odd}, {"unlock", "-yes", "-json", odd}} {
+	for _, args := range [][]string{{"list", "--json"}, {"show", "--json", odd}, {"unlock", "--yes", "--json", odd}} {
 		out := prints(t, s.Addr(), args...)
 		assert.True(t, json.Valid([]byte(out)), out)
 		for _, r := range strings.TrimSuffix(out, "\n") {
@@ -367,7 +367,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	for _, want := range []string{"type     fair", "lease    ", "waiting  1", "token    ", c.ID(), "HOLDER", "WAITER"} {
 		assert.Contains(t, out, want)
 	}
-	l := printed[jsonLock](t, s.Addr(), "show", "queue", "-json")
+	l := printed[jsonLock](t, s.Addr(), "show", "queue", "--json")
 	assert.Equal(t, "fair", l.Type)
 	assert.NotZero(t, l.Token)
 	require.Len(t, l.Waiters, 1)
@@ -384,7 +384,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 		_, _, status := ctl(t, s.Addr(), "", "show", name)
 		assert.Equal(t, want, status)
 	}
-	out, _, status := ctl(t, s.Addr(), "", "-json", "show", "--", "-nobody")
+	out, _, status := ctl(t, s.Addr(), "", "show", "--json", "--", "-nobody")
 	assert.Equal(t, statusFree, status, out)
 	assert.Contains(t, out, `"name":"-nobody"`)
 	assert.Contains(t, out, `"held":false`)
@@ -435,7 +435,7 @@ func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
 	assert.Regexp(t, `(?m)^1 +owner \d+ +`+last.ID()+` +.* \d+s +yes$`, out)
 	assert.Len(t, regexp.MustCompile(`(?m)^- +owner \d+ +.* gone +no$`).FindAllString(out, -1), dead)
 	assert.Less(t, strings.Index(out, last.ID()), strings.Index(out, "gone   "), "those that are gone come last")
-	assert.Contains(t, prints(t, s.Addr(), "show", "-json", name), `"waiting":1,"gone":3`)
+	assert.Contains(t, prints(t, s.Addr(), "show", "--json", name), `"waiting":1,"gone":3`)
 
 	giveUp()
 	assert.ErrorIs(t, <-got, context.Canceled)
@@ -485,7 +485,7 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 	}
 	require.Len(t, asked, 4)
 	text := out
-	out = prints(t, s.Addr(), "show", "-json", name)
+	out = prints(t, s.Addr(), "show", "--json", name)
 	for _, secret := range asked {
 		assert.NotContains(t, text+out, secret)
 	}
@@ -511,11 +511,11 @@ func TestUnlock(t *testing.T) {
 	ctx, rdb := context.Background(), s.Client()
 	testUnlock(t, s.Addr(), rdb)
 
-	_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "nobody")
+	_, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "nobody")
 	assert.Equal(t, statusFree, status, errs)
 	assert.Contains(t, errs, "nobody is not held")
 	must(t, rdb.HSet(ctx, "visits", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", 1, "bob\x1b[2J", 7).Err())
-	_, errs, status = ctl(t, s.Addr(), "", "unlock", "-yes", "visits")
+	_, errs, status = ctl(t, s.Addr(), "", "unlock", "--yes", "visits")
 	assert.Equal(t, statusFailed, status, errs)
 	assert.Contains(t, errs, `the key "visits" holds a hash that is not a lock (field `)
 	assert.Equal(t, int64(2), rdb.HLen(ctx, "visits").Val())
@@ -562,7 +562,7 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		waiter, got := relock.ContextWithOwner(ctx), make(chan error, 1)
 		go func() { got <- wanted.Lock(waiter) }()
 		testredis.Await(t, "somebody waits", soon, func() bool { return subscribed(t, rdb, name) })
-		assert.Equal(t, name+" was released.\n", prints(t, addr, "unlock", "-yes", name))
+		assert.Equal(t, name+" was released.\n", prints(t, addr, "unlock", "--yes", name))
 		select {
 		case err := <-got:
 			must(t, err)
@@ -622,7 +622,7 @@ func TestUnlockAsksBeforeItFrees(t *testing.T) {
 		assert.Contains(t, errs, "[y/N]")
 		assert.Equal(t, statusNotFreed, status, errs)
 	}
-	out, _, status := ctl(t, s.Addr(), "Yes\n", "unlock", "orders", "-json")
+	out, _, status := ctl(t, s.Addr(), "Yes\n", "unlock", "orders", "--json")
 	var done jsonUnlock
 	must(t, json.Unmarshal([]byte(out), &done))
 	assert.True(t, done.Unlocked)
@@ -679,14 +679,14 @@ func TestRelockctlWorksOnACluster(t *testing.T) {
 		must(t, c.NewLock(names[i]).Lock(ctx))
 	}
 	var found []string
-	for _, l := range printed[[]jsonLock](t, cluster.Addrs()[1], "list", "-json") {
+	for _, l := range printed[[]jsonLock](t, cluster.Addrs()[1], "list", "--json") {
 		found = append(found, l.Name)
 	}
 	assert.Equal(t, names, found)
 	for _, node := range cluster.Nodes() { // also without permission for INFO
 		must(t, node.Client().Do(ctx, "acl", "setuser", "looker", "on", "nopass", "~*", "&*", "+@all", "-info").Err())
 	}
-	again := prints(t, "", "-url", "redis://looker:x@"+cluster.Addrs()[0], "list")
+	again := prints(t, "", "--url", "redis://looker:x@"+cluster.Addrs()[0], "list")
 	for _, name := range names {
 		assert.Contains(t, again, name)
 	}
@@ -695,7 +695,7 @@ func TestRelockctlWorksOnACluster(t *testing.T) {
 
 func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 	s, ctx, c := started(t)
-	cmd := command(s.Addr(), "watch", "-every", "100ms", "-json", "ord*")
+	cmd := command(s.Addr(), "watch", "--every", "100ms", "--json", "ord*")
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	var errs bytes.Buffer
@@ -727,8 +727,8 @@ func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for want, all := range map[string][][]string{
-		summary + "\n\nUsage: relockctl [FLAGS] COMMAND\n":        {{"-h"}, {"help"}, {"-json", "-help"}},
-		"out.\n\nUsage: relockctl show [FLAGS] NAME\n":            {{"show", "-help"}, {"help", "show"}, {"-h", "show", "x"}},
+		summary + "\n\nUsage: relockctl [FLAGS] COMMAND\n":        {{"-h"}, {"help"}, {"--help"}},
+		"out.\n\nUsage: relockctl show [FLAGS] NAME\n":            {{"show", "--help"}, {"help", "show"}, {"show", "-h", "x"}},
 		"TOKEN.\n\nUsage: relockctl run [FLAGS] NAME -- COMMAND ": {{"run", "-h", "job", "--", "true"}},
 	} {
 		for _, args := range all {
@@ -739,33 +739,33 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		}
 	}
 	for text, args := range map[string][]string{
-		"relockctl -h":           {"unlok", "x"},
-		"no such command: there": {"orders:*"},
-		"name of the lock":       {"show"},
-		"unlock: the name":       {"unlock", "-yes"},
-		"more than one argument": {"list", "a", "b"},
-		"it takes one name":      {"show", "a", "b"},
-		"must be at least 100ms": {"watch", "-every", "1ms"},
-		"unit, such as 10s":      {"run", "-wait", "10", "a", "--", "true"},
-		"pass a shorter one":     {"run", "-lease", "3s", "a", "--", "true"},
-		"one of them":            {"-url", "redis://x", "-addr", "y"},
-		"for --sentinel-master":  {"-addr", "x:1,y:2"},
-		"-colour":                {"-colour"},
-		"redis://user:password@": {"-url", "http://me:secret@x"},
-		"host:port/db":           {"-url", "redis://me:secret@x/notanumber"},
-		"address of the Redis":   {"-sentinel-master", "main", "-url", "redis://me:secret@x?colour=red"},
-		"did you mean unlock?":   {"unlok", "x"},
-		"unlock has no flag --yse (did you mean --yes?": {"unlock", "--yse", "x"},
-		"did you mean --json?":                          {"-jsn"},
-		"list has no flag --wait, which is for run":     {"list", "-wait", "5s"},
-		"--every needs a value: --every TIME":           {"watch", "--every"},
-		"needs the name of a shell":                     {"completion", "tcsh"},
-		"version takes no argument":                     {"version", "1"},
+		"relockctl -h":                                            {"unlok", "x"},
+		"*: no such command; see relockctl -h":                    {"orders:*"},
+		"name of the lock":                                        {"show"},
+		"unlock: the name":                                        {"unlock", "--yes"},
+		"more than one argument":                                  {"list", "a", "b"},
+		"it takes one name":                                       {"show", "a", "b"},
+		"must be at least 100ms":                                  {"watch", "--every", "1ms"},
+		"unit, such as 10s":                                       {"run", "--wait", "10", "a", "--", "true"},
+		"pass a shorter one":                                      {"run", "--lease", "3s", "a", "--", "true"},
+		"one of them":                                             {"--url", "redis://x", "--addr", "y"},
+		"for --sentinel-master":                                   {"--addr", "x:1,y:2"},
+		"unknown flag: --colour":                                  {"--colour"},
+		"redis://user:password@":                                  {"--url", "http://me:secret@x"},
+		"host:port/db":                                            {"--url", "redis://me:secret@x/notanumber"},
+		"address of the Redis":                                    {"--sentinel-master", "main", "--url", "redis://me:secret@x?colour=red"},
+		"did you mean unlock?":                                    {"unlok", "x"},
+		"unknown flag: --yse; see relockctl unlock -h":            {"unlock", "--yse", "x"},
+		"unknown flag: --wait; see relockctl list -h":             {"list", "--wait", "5s"},
+		"unknown flag: --json; see relockctl -h":                  {"--json", "list"},
+		"flag needs an argument: --every; see relockctl watch -h": {"watch", "--every"},
+		"needs the name of a shell":                               {"completion", "tcsh"},
+		"version takes no argument":                               {"version", "1"},
 	} {
 		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, text)
-		assert.Contains(t, errs, "relockctl -h")
+		assert.Regexp(t, `; see relockctl( \w+)? -h\n$`, errs)
 		assert.NotContains(t, errs, "secret")
 		assert.Equal(t, statusUsage, status, errs)
 	}
@@ -793,29 +793,29 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	ctx := context.Background()
 	sentinels, name := strings.Join(s.Addrs(), ","), s.MasterName()
 	_, errs, status := ctl(t, s.Addrs()[0], "", "list")
-	assert.Contains(t, errs, "-sentinel-master")
+	assert.Contains(t, errs, "--sentinel-master")
 	assert.Equal(t, statusFailed, status, errs)
 	c := newClient(t, s.Client())
 	must(t, c.NewLock("orders").Lock(ctx))
 	for _, args := range [][]string{
-		{"-addr", sentinels, "-sentinel-master", name},
-		{"-addr", "127.0.0.1:1," + s.Addrs()[0], "-sentinel-master", name}, // one of them is down
-		{"-sentinel-master", name},                                         // at REDIS_URL
+		{"--addr", sentinels, "--sentinel-master", name},
+		{"--addr", "127.0.0.1:1," + s.Addrs()[0], "--sentinel-master", name}, // one of them is down
+		{"--sentinel-master", name},                                          // at REDIS_URL
 	} {
 		assert.Contains(t, prints(t, s.Addrs()[1], append(args, "list")...), "orders")
 	}
-	out := prints(t, s.Addrs()[0], "-sentinel-master", name, "unlock", "-yes", "orders")
+	out := prints(t, s.Addrs()[0], "--sentinel-master", name, "unlock", "--yes", "orders")
 	assert.Equal(t, "orders was released.\n", out)
 	for text, args := range map[string][]string{
 		"cannot reach the Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master with that name": {
-			"-addr", s.Addrs()[0], "-sentinel-master", "other",
+			"--addr", s.Addrs()[0], "--sentinel-master", "other",
 		},
 		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2": {
-			"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name,
+			"--addr", "127.0.0.1:1,127.0.0.1:2", "--sentinel-master", name,
 		},
 		// Which is no Sentinel.
 		"cannot reach the Redis main of the Sentinel at " + s.Master().Addr() + ": ": {
-			"-addr", s.Master().Addr(), "-sentinel-master", name,
+			"--addr", s.Master().Addr(), "--sentinel-master", name,
 		},
 	} {
 		out, errs, status := ctl(t, "", "", append(args, "list")...)
@@ -830,7 +830,7 @@ func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	must(t, login.Do(ctx, "acl", "setuser", "default", "resetpass", ">other").Err())
 	for query, want := range map[string]int{"": statusFailed, "?sentinel_password=secret": statusFailed,
 		"?sentinel_password=other": 0} {
-		_, errs, status := ctl(t, s.Addrs()[0]+query, "", "-sentinel-master", name)
+		_, errs, status := ctl(t, s.Addrs()[0]+query, "", "--sentinel-master", name)
 		assert.Equal(t, want, status, errs)
 		assert.NotContains(t, errs, "secret")
 	}
@@ -869,15 +869,15 @@ func TestLabelsAndHostsAreShown(t *testing.T) {
 	assert.NotContains(t, out, "HOST")
 	assert.NotContains(t, out, name)
 
-	out = prints(t, s.Addr(), "list", "-wide")
+	out = prints(t, s.Addr(), "list", "--wide")
 	for _, text := range []string{name, "orders-1", host, c.ID(), "HOST"} {
 		assert.Contains(t, out, text)
 	}
-	assert.Contains(t, prints(t, s.Addr(), "show", name, "-json"), `"label":"orders-1","host":"`+host+`"`)
+	assert.Contains(t, prints(t, s.Addr(), "show", name, "--json"), `"label":"orders-1","host":"`+host+`"`)
 
 	// The terminal gets any label as text.
 	must(t, rdb.HSet(ctx, rdb.Keys(ctx, "relock_client:*").Val()[0], "label", "\x1b[31m", "host", "a\nb").Err())
-	for _, args := range [][]string{{"list", "-wide"}, {"show", name}} {
+	for _, args := range [][]string{{"list", "--wide"}, {"show", name}} {
 		out = prints(t, s.Addr(), args...)
 		assert.NotContains(t, out, "\x1b")
 		assert.Contains(t, out, `"a\nb"`)

@@ -19,7 +19,7 @@ func helpOf(c *cobra.Command) string {
 	if c == nil || !c.HasParent() || c.Name() == "help" {
 		return "relockctl -h"
 	}
-	return "relockctl -h " + c.Name()
+	return c.CommandPath() + " -h"
 }
 
 // helpText returns the help of a command.

@@ -61,7 +61,7 @@ func TestRunOnATerminalEndsTheWait(t *testing.T) {
 	s := testredis.Start(t)
 	r, _ := beginOnTerminal(t, s.Addr(), "job", "--", "sh", "-c", "echo ready; read line")
 	r.prints("ready")
-	second, keys := beginOnTerminal(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+	second, keys := beginOnTerminal(t, s.Addr(), "--wait", "1m", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
 	_, err := io.WriteString(keys, "\x03")
 	must(t, err)
@@ -71,7 +71,7 @@ func TestRunOnATerminalEndsTheWait(t *testing.T) {
 func TestRunOnATerminalEndsTheCommandWithTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	r, _ := beginOnTerminal(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+	r, _ := beginOnTerminal(t, s.Addr(), "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c",
 		"trap '' TERM; echo ready; while :; do :; done")
 	r.prints("ready")
 	assert.Equal(t, statusLost, r.ends())
@@ -120,7 +120,7 @@ func TestRunEndsAllThatTheCommandHasStarted(t *testing.T) {
 					lease = "3s"
 				}
 				s := testredis.Start(t)
-				r := begin(t, s.Addr(), "-lease", lease, "-grace", "1s", "job", "--", "sh", "-c",
+				r := begin(t, s.Addr(), "--lease", lease, "--grace", "1s", "job", "--", "sh", "-c",
 					script+"read x; kill -9 $$; exit 1")
 				r.prints("ready")
 				end(r)
@@ -139,7 +139,7 @@ func TestRunEndsWhatRunsAway(t *testing.T) {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			s := testredis.Start(t)
-			r := begin(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+			r := begin(t, s.Addr(), "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c",
 				`echo ready; setsid sh -c "$0" "$0" "$1" & sleep 1000`, script, t.TempDir())
 			r.prints("ready")
 			assert.Equal(t, statusLost, r.ends(), r.stderr.String())
@@ -163,7 +163,7 @@ func TestRunForwardsSignalsToAllThatTheCommandHasStarted(t *testing.T) {
 func TestRunOnATerminalEndsAllWithTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	r, _ := beginOnTerminal(t, s.Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+	r, _ := beginOnTerminal(t, s.Addr(), "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c",
 		"(trap '' TERM HUP; echo ready; while :; do sleep 0.05; done); true")
 	r.prints("ready")
 	assert.Equal(t, statusLost, r.ends())

@@ -153,9 +153,9 @@ func TestRunHasTheStatusOfItsCommand(t *testing.T) {
 func TestRunGivesTheCommandItsArgumentsAndInput(t *testing.T) {
 	s := testredis.Start(t)
 	const script = `echo "$0 $*"; cat >&2`
-	out, errs, status := ctl(t, s.Addr(), "typed", "run", "job", "--", "sh", "-c", script, "--", "-json", "--")
+	out, errs, status := ctl(t, s.Addr(), "typed", "run", "job", "--", "sh", "-c", script, "--", "--json", "--")
 	assert.Zero(t, status)
-	assert.Equal(t, "-- -json --\n", out)
+	assert.Equal(t, "-- --json --\n", out)
 	assert.Equal(t, "typed", errs)
 }
 
@@ -164,8 +164,8 @@ func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 	const script = `echo "$RELOCK_NAME,$RELOCK_TOKEN"`
 	out := prints(t, s.Addr(), "run", "my job", "--", "sh", "-c", script)
 	assert.Equal(t, "my job,\n", out)
-	for _, fair := range []string{"-fair=false", "-fair"} {
-		out := prints(t, s.Addr(), "run", "-fenced", fair, "fenced", "--", "sh", "-c", script)
+	for _, fair := range []string{"--fair=false", "--fair"} {
+		out := prints(t, s.Addr(), "run", "--fenced", fair, "fenced", "--", "sh", "-c", script)
 		token := s.Client().Get(context.Background(), "redisson_lock_token:{fenced}").Val()
 		assert.Equal(t, "fenced,"+token+"\n", out)
 	}
@@ -175,9 +175,9 @@ func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 func TestRunDoesNotPassOnATokenOfAnotherLock(t *testing.T) {
 	t.Setenv("RELOCK_TOKEN", "7")
 	s := testredis.Start(t)
-	for _, flag := range []string{"-fenced=false", "-fenced"} {
+	for _, flag := range []string{"--fenced=false", "--fenced"} {
 		out := prints(t, s.Addr(), "run", flag, "job", "--", "sh", "-c", `echo "${RELOCK_TOKEN-none}"`)
-		if assert.NotEqual(t, "7\n", out); flag != "-fenced" {
+		if assert.NotEqual(t, "7\n", out); flag != "--fenced" {
 			assert.Equal(t, "none\n", out)
 		}
 	}
@@ -188,7 +188,7 @@ func TestRunWarnsOfAnotherNumberOfPermits(t *testing.T) {
 	_, err := newClient(t, s.Client()).NewSemaphore("job", 2).Acquire(context.Background())
 	must(t, err)
 	for permits, warns := range map[string]bool{"2": false, "5": true} {
-		out, errs, status := ctl(t, s.Addr(), "", "run", "-semaphore", permits, "job", "--", "echo", "started")
+		out, errs, status := ctl(t, s.Addr(), "", "run", "--semaphore", permits, "job", "--", "echo", "started")
 		assert.Zero(t, status, errs)
 		assert.Equal(t, "started\n", out)
 		assert.Equal(t, warns, strings.Contains(errs, "permits=2 asked=5"), errs)
@@ -196,10 +196,10 @@ func TestRunWarnsOfAnotherNumberOfPermits(t *testing.T) {
 	}
 }
 
-// The other locks are those that -fair and -semaphore name.
+// The other locks are those that --fair and --semaphore name.
 func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 	s := testredis.Start(t)
-	for _, flags := range [][]string{{"-fair"}, {"-semaphore", "2"}, {"-fenced"}} {
+	for _, flags := range [][]string{{"--fair"}, {"--semaphore", "2"}, {"--fenced"}} {
 		name := "job" + flags[0]
 		script := `"$0" list "$RELOCK_NAME"`
 		args := append(append([]string{"run"}, flags...), name, "--", "sh", "-c", script, binary)
@@ -209,7 +209,7 @@ func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 	}
 	permit := func(status int) {
 		t.Helper()
-		_, errs, got := ctl(t, s.Addr(), "", "run", "-wait", "0", "-semaphore", "2", "permits", "--", "true")
+		_, errs, got := ctl(t, s.Addr(), "", "run", "--wait", "0", "--semaphore", "2", "permits", "--", "true")
 		assert.Equal(t, status, got, errs)
 	}
 	holder := newClient(t, s.Client()).NewSemaphore("permits", 2)
@@ -257,28 +257,28 @@ func TestRunRefusesABadCommandLine(t *testing.T) {
 		"-- job true",
 		"job true",
 		"job true -- true",
-		"-wait -1s job -- true",
-		"-wait soon job -- true",
-		"-lease -1s job -- true",
-		"-grace -1s job -- true",
-		"-grace 30s job -- true",
-		"-lease 2s -grace 2s job -- true",
-		"-lease 5s job -- true",
-		"-semaphore 0 job -- true",
-		"-semaphore many job -- true",
-		"-semaphore 2 -fair job -- true",
-		"-semaphore 2 -fenced job -- true",
-		"-semaphore 99999999999 job -- true",
+		"--wait -1s job -- true",
+		"--wait soon job -- true",
+		"--lease -1s job -- true",
+		"--grace -1s job -- true",
+		"--grace 30s job -- true",
+		"--lease 2s --grace 2s job -- true",
+		"--lease 5s job -- true",
+		"--semaphore 0 job -- true",
+		"--semaphore many job -- true",
+		"--semaphore 2 --fair job -- true",
+		"--semaphore 2 --fenced job -- true",
+		"--semaphore 99999999999 job -- true",
 	} {
 		_, errs, status := ctl(t, s.Addr(), "", append([]string{"run"}, strings.Fields(args)...)...)
 		assert.Equal(t, statusUsage, status, args)
-		assert.Contains(t, errs, "relockctl -h", args)
+		assert.Contains(t, errs, "; see relockctl run -h", args)
 	}
 	_, _, status := ctl(t, s.Addr(), "", "run", "", "--", "true")
 	assert.Equal(t, statusUsage, status, "an empty name")
 }
 
-// With -skip a job that runs elsewhere is no failure, and everything else is one.
+// With --skip a job that runs elsewhere is no failure, and everything else is one.
 func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
@@ -289,17 +289,17 @@ func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 		addr, args, want string
 		elsewhere        bool
 	}{
-		{s.Addr(), "-wait 10ms held", "held was not acquired within 10ms, because another owner holds it", true},
-		{s.Addr(), "-wait 0 held", "held was not acquired, because another owner holds it", true},
-		{s.Addr(), "-wait 0 -semaphore 1 permits", "others hold its permits, or wait for them", true},
-		{s.Addr(), "-wait 10ms data", "not a lock", false},
-		{"127.0.0.1:1", "-wait 10ms job", "cannot reach the Redis", false},
+		{s.Addr(), "--wait 10ms held", "held was not acquired within 10ms, because another owner holds it", true},
+		{s.Addr(), "--wait 0 held", "held was not acquired, because another owner holds it", true},
+		{s.Addr(), "--wait 0 --semaphore 1 permits", "others hold its permits, or wait for them", true},
+		{s.Addr(), "--wait 10ms data", "not a lock", false},
+		{"127.0.0.1:1", "--wait 10ms job", "cannot reach the Redis", false},
 	} {
-		for _, skip := range []string{"-skip=false", "-skip"} {
+		for _, skip := range []string{"--skip=false", "--skip"} {
 			args := append(append([]string{"run", skip}, strings.Fields(c.args)...), "--", "echo", "started")
 			out, errs, status := ctl(t, c.addr, "", args...)
 			assert.Empty(t, out, args)
-			if skip == "-skip" && c.elsewhere {
+			if skip == "--skip" && c.elsewhere {
 				assert.Empty(t, errs, args)
 				assert.Equal(t, statusDone, status, args)
 			} else {
@@ -308,7 +308,7 @@ func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 			}
 		}
 	}
-	_, _, status := ctl(t, s.Addr(), "", "run", "-skip", "free", "--", "sh", "-c", "exit 3")
+	_, _, status := ctl(t, s.Addr(), "", "run", "--skip", "free", "--", "sh", "-c", "exit 3")
 	assert.Equal(t, 3, status)
 }
 
@@ -317,7 +317,7 @@ func TestRunWaitsForTheLock(t *testing.T) {
 	s := testredis.Start(t)
 	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(context.Background())
 	must(t, err)
-	r := begin(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+	r := begin(t, s.Addr(), "--wait", "1m", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
 	must(t, hold.Release(context.Background()))
 	r.prints("started")
@@ -328,7 +328,7 @@ func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	must(t, newClient(t, s.Client()).NewLock("job").Lock(context.Background()))
-	r := begin(t, s.Addr(), "-wait", "2s", "-skip", "job", "--", "echo", "started")
+	r := begin(t, s.Addr(), "--wait", "2s", "--skip", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
 	s.Kill()
 	assert.Equal(t, statusNotAcquired, r.ends(), r.stderr.String())
@@ -342,7 +342,7 @@ func TestRunSignalEndsTheWait(t *testing.T) {
 	for _, signal := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 	} {
-		r := begin(t, s.Addr(), "-wait", "1m", "job", "--", "echo", "started")
+		r := begin(t, s.Addr(), "--wait", "1m", "job", "--", "echo", "started")
 		awaitWaiter(t, s, "job")
 		r.signal(signal)
 		assert.Equal(t, 128+int(signal), r.ends())
@@ -416,7 +416,7 @@ func TestRunEndsTheCommandWhateverStderrIs(t *testing.T) {
 			must(t, err)
 			defer read.Close()
 			state(t, read, write)
-			cmd := command(s.Addr(), "run", "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c",
+			cmd := command(s.Addr(), "run", "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c",
 				"exec 2>/dev/null; "+traps("USR1")+"trap '' TERM; "+forever)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 			cmd.Stderr = write
@@ -439,7 +439,7 @@ func TestRunCountsTheGraceFromTheEndOfTheLease(t *testing.T) {
 		t.Run(pause.String(), func(t *testing.T) {
 			t.Parallel()
 			s := testredis.Start(t)
-			r := begin(t, s.Addr(), "-lease", "8s", "-grace", "7s", "job", "--", "sh", "-c", "trap '' TERM; "+forever)
+			r := begin(t, s.Addr(), "--lease", "8s", "--grace", "7s", "job", "--", "sh", "-c", "trap '' TERM; "+forever)
 			r.prints("ready")
 			begun := time.Now()
 			r.signal(syscall.SIGSTOP)
@@ -458,7 +458,7 @@ func TestRunCountsTheGraceFromTheEndOfTheLease(t *testing.T) {
 func TestRunGivesTheGraceToTheProgramOfAShell(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-lease", "6s", "-grace", "4s", "job", "--", "sh", "-c",
+	r := begin(t, s.Addr(), "--lease", "6s", "--grace", "4s", "job", "--", "sh", "-c",
 		`sh -c "trap 'sleep 1; echo saved; exit' TERM; `+forever+`"; true`)
 	r.prints("ready")
 	r.prints("saved")
@@ -499,14 +499,14 @@ func TestRunRenewsTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	// Of the lease of 30s only 1.7s are for the command, unless the lease is renewed.
-	prints(t, s.Addr(), "run", "-grace", "28s", "job", "--", "sleep", "4")
+	prints(t, s.Addr(), "run", "--grace", "28s", "job", "--", "sleep", "4")
 }
 
 // The command is told before the lock is lost, not when it is.
 func TestRunTellsTheCommandBeforeTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-lease", "20s", "-grace", "18s", "job", "--", "sh", "-c",
+	r := begin(t, s.Addr(), "--lease", "20s", "--grace", "18s", "job", "--", "sh", "-c",
 		"trap 'echo TERM; read x; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
 	r.prints("ready")
 	assert.Greater(t, s.Client().PTTL(context.Background(), "job").Val(), 18*time.Second)
@@ -529,7 +529,7 @@ func TestRunTellsTheCommandWhileRedisIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := testredis.Start(t)
-			r := begin(t, s.Addr(), "-grace", "27s", "job", "--", "sh", "-c",
+			r := begin(t, s.Addr(), "--grace", "27s", "job", "--", "sh", "-c",
 				"trap 'echo TERM; exit' TERM; "+forever)
 			r.prints("ready")
 			fault(s)
@@ -547,7 +547,7 @@ func TestRunGoesOnOverAShortOutage(t *testing.T) {
 	s := testredis.Start(t)
 	proxy := testredis.NewProxy(t, s.Addr())
 	// Of the lease of 30s 9.7s are for the command, and it is renewed every 3.2s.
-	r := begin(t, proxy.Addr(), "-grace", "20s", "job", "--", "sh", "-c", "echo ready; sleep 11; exit 3")
+	r := begin(t, proxy.Addr(), "--grace", "20s", "job", "--", "sh", "-c", "echo ready; sleep 11; exit 3")
 	r.prints("ready")
 	time.Sleep(2 * time.Second) // the outage, and its end, are not at the time of the first renewal
 	proxy.BlackHole(true)
@@ -565,13 +565,13 @@ func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := testredis.Start(t)
-			r := begin(t, s.Addr(), "-grace", "10s", "-lease", lease, "job", "--", "sh", "-c", forever)
+			r := begin(t, s.Addr(), "--grace", "10s", "--lease", lease, "job", "--", "sh", "-c", forever)
 			r.prints("ready")
 			rdb := testredis.Client(t, s.Addr())
 			testredis.Await(t, "relockctl listens", 15*time.Second, func() bool {
 				return len(rdb.PubSubChannels(context.Background(), "relock_client:*").Val()) == 1
 			})
-			_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "job")
+			_, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "job")
 			require.Zero(t, status, errs)
 			begun := time.Now()
 			assert.Equal(t, statusLost, r.ends())
@@ -586,7 +586,7 @@ func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
 func TestRunEndsTheCommandWhenTheLockIsGone(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	r := begin(t, s.Addr(), "-grace", "10s", "job", "--", "sh", "-c", forever)
+	r := begin(t, s.Addr(), "--grace", "10s", "job", "--", "sh", "-c", forever)
 	r.prints("ready")
 	require.NoError(t, testredis.Client(t, s.Addr()).Del(context.Background(), "job").Err())
 	begun := time.Now()
@@ -606,7 +606,7 @@ func TestRunKillsWhatIgnoresTerm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := begin(t, testredis.Start(t).Addr(), "-lease", "3s", "-grace", "1s", "job", "--", "sh", "-c", script)
+			r := begin(t, testredis.Start(t).Addr(), "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c", script)
 			r.prints("ready")
 			begun := time.Now()
 			assert.Equal(t, statusLost, r.ends())
@@ -617,7 +617,7 @@ func TestRunKillsWhatIgnoresTerm(t *testing.T) {
 
 func TestRunNoticesALossAtTheRelease(t *testing.T) {
 	s := testredis.Start(t)
-	_, errs, status := ctl(t, s.Addr(), "", "run", "job", "--", binary, "unlock", "-yes", "job")
+	_, errs, status := ctl(t, s.Addr(), "", "run", "job", "--", binary, "unlock", "--yes", "job")
 	assert.Equal(t, statusLost, status)
 	assert.Contains(t, errs, "the lock was lost while it ran")
 }

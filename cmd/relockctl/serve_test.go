@@ -64,7 +64,7 @@ func TestServeShowsLocksUntilCtrlC(t *testing.T) {
 	s, ctx, c := started(t)
 	must(t, c.NewLock("lock:a").Lock(ctx))
 	must(t, c.NewLock("unrelated").Lock(ctx))
-	page, end := served(t, s.Addr(), "-every", "100ms", "serve", "-addr", "127.0.0.1:0", "lock:*")
+	page, end := served(t, s.Addr(), "serve", "--every", "100ms", "--addr", "127.0.0.1:0", "lock:*")
 	assert.Regexp(t, `^http://127\.0\.0\.1:\d+/$`, page)
 	status, text := fetched(t, page)
 	assert.Equal(t, http.StatusOK, status)
@@ -93,7 +93,7 @@ func TestServeReleasesByForceIfItMay(t *testing.T) {
 	s, ctx, c := started(t)
 	h, err := c.NewLock("lock:a").Acquire(ctx)
 	must(t, err)
-	page, end := served(t, s.Addr(), "serve", "-addr", "127.0.0.1:0", "-allow-unlock", "lock:*")
+	page, end := served(t, s.Addr(), "serve", "--addr", "127.0.0.1:0", "--allow-unlock", "lock:*")
 	status, text := fetched(t, page+"release?name=stock:a")
 	assert.Equal(t, http.StatusForbidden, status)
 	assert.Contains(t, text, "lock:*")
@@ -119,18 +119,18 @@ func TestServeReleasesByForceIfItMay(t *testing.T) {
 // An address that other machines can reach needs a flag, and is refused before Redis is asked and a port is open.
 func TestServeRefusesOtherAddresses(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:8080"} {
-		_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "-addr", addr)
+		_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "--addr", addr)
 		assert.Equal(t, statusUsage, status, addr)
-		assert.Contains(t, errs, "-expose", addr)
+		assert.Contains(t, errs, "--expose", addr)
 	}
 	for _, addr := range []string{"x", "127.0.0.1:x"} {
-		_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "-addr", addr)
+		_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "--addr", addr)
 		assert.Equal(t, statusUsage, status, addr)
-		assert.Contains(t, errs, "-addr", addr)
+		assert.Contains(t, errs, "--addr", addr)
 	}
-	_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "-every", "1ms")
+	_, errs, status := ctl(t, "127.0.0.1:1", "", "serve", "--every", "1ms")
 	assert.Equal(t, statusUsage, status, errs)
-	_, errs, status = ctl(t, "127.0.0.1:1", "", "serve", "-addr", "127.0.0.1:0")
+	_, errs, status = ctl(t, "127.0.0.1:1", "", "serve", "--addr", "127.0.0.1:0")
 	assert.Equal(t, statusFailed, status)
 	assert.Contains(t, errs, "cannot reach the Redis at 127.0.0.1:1")
 }
@@ -139,24 +139,24 @@ func TestServeRefusesOtherAddresses(t *testing.T) {
 // host is told that other machines are refused.
 func TestServePrintsAURLThatItAnswers(t *testing.T) {
 	s := testredis.Start(t)
-	const hint = "-hosts"
+	const hint = "--hosts"
 	for _, addr := range []string{"0.0.0.0:0", ":0", "127.0.0.1:0"} {
-		page, end := served(t, s.Addr(), "serve", "-expose", "-addr", addr)
+		page, end := served(t, s.Addr(), "serve", "--expose", "--addr", addr)
 		status, _ := fetched(t, page)
 		assert.Equal(t, http.StatusOK, status, page)
 		_, errs := end()
 		assert.Equal(t, addr != "127.0.0.1:0", strings.Contains(errs, hint), "%s: %s", addr, errs)
 	}
-	page, end := served(t, s.Addr(), "serve", "-expose", "-addr", ":0", "-hosts", "[2001:db8::1]")
+	page, end := served(t, s.Addr(), "serve", "--expose", "--addr", ":0", "--hosts", "[2001:db8::1]")
 	assert.Regexp(t, `^http://\[2001:db8::1\]:\d+/$`, page)
 	_, errs := end()
 	assert.NotContains(t, errs, hint)
 }
 
-// In front of serve -addr is the address of Redis, and with -expose the page needs the names under which it is reached.
+// In front of serve --addr is the address of Redis, and with --expose the page needs the names under which it is reached.
 func TestServeHasItsOwnAddress(t *testing.T) {
 	s := testredis.Start(t)
-	page, end := served(t, "127.0.0.1:1", "-addr", s.Addr(), "serve", "-addr", "0.0.0.0:0", "-expose", "-hosts",
+	page, end := served(t, "127.0.0.1:1", "--addr", s.Addr(), "serve", "--addr", "0.0.0.0:0", "--expose", "--hosts",
 		"locks.example,admin.example")
 	address, err := url.Parse(page)
 	must(t, err)
@@ -179,7 +179,7 @@ func TestServeHasItsOwnAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()
-	_, errs, status := ctl(t, s.Addr(), "", "serve", "-addr", taken.Addr().String())
+	_, errs, status := ctl(t, s.Addr(), "", "serve", "--addr", taken.Addr().String())
 	assert.Equal(t, statusFailed, status)
 	assert.Contains(t, errs, "address already in use")
 }

@@ -55,7 +55,7 @@ func (p *program) summary(found finding, missing []string) string {
 
 // notShown tells of columns for which a terminal is too narrow.
 func notShown(missing []string) string {
-	return "Not shown for lack of width: " + enumerate(missing) + "."
+	return "Not shown for lack of width: " + strings.Join(missing, ", ") + "."
 }
 
 // show prints one lock, and what becomes of it.

@@ -94,7 +94,7 @@ func TestListIsForPeopleOnATerminal(t *testing.T) {
 func watched(t *testing.T, columns, rows uint16, addr string, args ...string) string {
 	t.Helper()
 	keys, side := openTerminal(t, columns, rows)
-	cmd := command(addr, append([]string{"watch", "-every", "100ms"}, args...)...)
+	cmd := command(addr, append([]string{"watch", "--every", "100ms"}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(t, cmd.Start())
@@ -185,7 +185,7 @@ func TestListFitsTheTerminal(t *testing.T) {
 	assert.Regexp(t, `\nlock:orde\S*…x*:42 +lock +`, out)
 	assert.Regexp(t, `\nlock:b +fenced\S* ?\S*… ?\S*ction +`, out)
 	assert.Contains(t, out, "\n3 held, 1 with waiters\n"+
-		"Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n")
+		"Not shown for lack of width: HOLDS, OWNER, CLIENT. --wide shows all.\n")
 
 	out = onTerminalOf(t, 250, s.Addr(), "NO_COLOR=1", "list")
 	assert.Contains(t, out, long)

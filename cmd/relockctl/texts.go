@@ -6,8 +6,8 @@ const aboutTheRedis = `Without --url and --addr the Redis is that of $REDIS_URL,
 Sentinel: localhost:26379). The password of a URL without one is $REDISCLI_AUTH.
 For a Cluster pass the address of any node.`
 
-const aboutHelp = `Without a command relockctl lists all locks. Flags may be anywhere in front of
-"--". "relockctl COMMAND -h" describes a command, "relockctl man" everything.`
+const aboutHelp = `Without a command relockctl lists all locks. "relockctl COMMAND -h" describes a
+command, "relockctl man" everything.`
 
 const exitsOfAll = `  0  success
   1  Redis cannot be reached or returned an error, or something else failed
@@ -43,8 +43,7 @@ const exitsOfRun = `  n    that of the command; 128+n: signal n ended the comman
 const manualOfAll = `The result is written to stdout, and all other text to stderr. Only unlock and run write to
 Redis, and serve if it is allowed to.
 
-Flags begin with two dashes, and may be anywhere in front of "--". All arguments behind it are names, or the command
-of run. A flag with a single dash, as in earlier versions, means the same: -wait is --wait.
+Flags begin with two dashes. All arguments behind "--" are names, or the command of run.
 
 Without a command relockctl lists all locks.`
 

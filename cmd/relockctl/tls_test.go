@@ -28,7 +28,7 @@ func TestFlagsForTLS(t *testing.T) {
 	for _, args := range [][]string{
 		{"--url", "rediss://" + addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
 		{"--addr", addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
-		{"-addr", addr, "-tls-insecure", "-tls-cert=" + cert, "-tls-key=" + key},
+		{"--addr", addr, "--tls-insecure", "--tls-cert=" + cert, "--tls-key=" + key},
 	} {
 		out := prints(t, "127.0.0.1:1", append(args, "list")...)
 		assert.Contains(t, out, "orders")
