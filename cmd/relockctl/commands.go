@@ -1,13 +1,12 @@
 package main
 
-// The commands, with their flags and what the help says about them. The manual page says more: see manual.go.
+// The commands, with their flags and what the help says about them.
 
 import (
 	"context"
 	"errors"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,16 +17,37 @@ import (
 	"github.com/relock-go/relock/internal/discover"
 )
 
-const summary = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis,
-and runs commands under a lock.`
+const aboutAll = `relockctl lists and releases the locks of relock, and of Redisson, in a Redis,
+and runs commands under a lock. Without a command it lists all locks.
 
-const aboutPatterns = `PATTERN is a pattern of Redis, such as 'lock:orders:*'; without it all locks.`
+Without --url and --addr the Redis is that of $REDIS_URL, or localhost:6379 (a
+Sentinel: localhost:26379). The password of a URL without one is $REDISCLI_AUTH.
+For a Cluster pass the address of any node. All in detail:
+https://github.com/relock-go/relock/blob/main/docs/relockctl.md
+
+Exit status:
+  0  success
+  1  Redis cannot be reached or returned an error, or something else failed
+  2  the command line is not valid
+  3  show, unlock: the lock is not held
+  4  unlock: not released`
+
+const aboutPatterns = `
+
+PATTERN is a pattern of Redis, such as 'lock:orders:*'; without it all locks.`
+
+const exitsOfLists = `
+
+Exit status:
+  0  success
+  1  Redis failed, or the list is incomplete: stderr counts the keys left out
+  2  the command line is not valid`
 
 // commands returns the command relockctl with all others below it.
 func (p *program) commands() *cobra.Command {
 	cobra.EnableCommandSorting = false
 	root := &cobra.Command{
-		Use: "relockctl", Short: "lists and releases locks in a Redis, and runs commands under a lock", Long: summary,
+		Use: "relockctl", Short: "lists and releases locks in a Redis, and runs commands under a lock", Long: aboutAll,
 		Version:       version(),
 		SilenceErrors: true, SilenceUsage: true, // main prints the error
 		TraverseChildren:  true, // --addr in front of serve is that of the Redis
@@ -37,16 +57,12 @@ func (p *program) commands() *cobra.Command {
 	root.SetVersionTemplate("relockctl {{.Version}}\n")
 	root.SetOut(p.out)
 	root.SetErr(p.err)
-	root.SetHelpFunc(func(c *cobra.Command, _ []string) { c.Print(helpText(c)) })
 	p.place.addFlags(root.PersistentFlags())
 	root.AddCommand(
 		p.listCommand(), p.showCommand(), p.watchCommand(), p.serveCommand(), p.unlockCommand(), p.runCommand(),
-		p.completionCommand(root), p.manCommand(root), p.versionCommand(root),
+		p.completionCommand(root), p.versionCommand(root),
 	)
-	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { p.complete(root, f) })
-	for _, c := range append(root.Commands(), root) {
-		c.Flags().VisitAll(func(f *pflag.Flag) { p.complete(c, f) })
-		c.Flags().BoolP("help", "h", false, "describe the command")
+	for _, c := range root.Commands() {
 		c.Flags().SortFlags = false
 	}
 	return root
@@ -55,14 +71,30 @@ func (p *program) commands() *cobra.Command {
 // addFlags adds the flags that say where the Redis is.
 func (p *place) addFlags(flags *pflag.FlagSet) {
 	flags.SortFlags = false
-	addText(flags, &p.url, "url", "URL", "redis://user:password@host:port/db; rediss:// for TLS")
-	addText(flags, &p.addr, "addr", "ADDR", "host:port, instead of a URL")
-	addText(flags, &p.master, "sentinel-master", "NAME", "of the Redis; the address is that of a Sentinel,\n"+
+	flags.StringVar(&p.url, "url", "", "`URL` of the Redis, redis://user:password@host:port/db; rediss:// for TLS")
+	flags.StringVar(&p.addr, "addr", "", "`host:port` of the Redis, instead of a URL")
+	flags.StringVar(&p.master, "sentinel-master", "", "`name` of the Redis; the address is that of a Sentinel,\n"+
 		"and --addr may have several, with commas between")
-	addText(flags, &p.tls.ca, "tls-ca", "FILE", "CAs that may have signed the certificate of the Redis")
-	addText(flags, &p.tls.cert, "tls-cert", "FILE", "the certificate with which relockctl identifies itself")
-	addText(flags, &p.tls.key, "tls-key", "FILE", "the key of --tls-cert")
+	flags.StringVar(&p.tls.ca, "tls-ca", "", "`file` of CAs that may have signed the certificate of the Redis")
+	flags.StringVar(&p.tls.cert, "tls-cert", "", "`file` of the certificate with which relockctl identifies itself")
+	flags.StringVar(&p.tls.key, "tls-key", "", "`file` of the key of --tls-cert")
 	flags.BoolVar(&p.tls.insecure, "tls-insecure", false, "accept any certificate: anyone in between can read all")
+}
+
+// noSuchCommand returns an error that names the commands that were perhaps meant, unless none was named.
+func noSuchCommand(root *cobra.Command, words []string) error {
+	switch {
+	case len(words) == 0:
+		return nil
+	case isAddress(words[0]):
+		return badUsage("%s", useURL)
+	}
+	root.SuggestionsMinimumDistance = 2
+	text := quote(words[0]) + ": no such command"
+	if near := root.SuggestionsFor(words[0]); len(near) > 0 {
+		text += " (did you mean " + strings.Join(near, " or ") + "?)"
+	}
+	return badUsage("%s", text)
 }
 
 // locks returns the function of a command for the locks that match a pattern.
@@ -73,14 +105,17 @@ func (p *program) locks(do func(ctx context.Context, pattern string) error) func
 		case len(words) > 1:
 			return badUsage("%s %s: more than one argument; quote the pattern", c.Name(), strings.Join(words, " "))
 		case len(words) == 1 && isAddress(words[0]):
-			return badPlace("%s: %s", c.Name(), useURL)
+			return badUsage("%s: %s", c.Name(), useURL)
 		case len(words) == 1 && words[0] != "":
 			pattern = words[0]
 		}
-		if c.Flags().Lookup("every") != nil && p.every < 100*time.Millisecond {
+		if !slices.Contains(orders, p.choice.sort) {
+			return badUsage("--sort %s: must be waiting, name or lease", quote(p.choice.sort))
+		}
+		if p.every < 100*time.Millisecond {
 			return badUsage("--every %v: must be at least 100ms", p.every)
 		}
-		return p.withPlace(c, func(ctx context.Context) error { return do(ctx, pattern) })
+		return p.on(c.Context(), func(ctx context.Context) error { return do(ctx, pattern) })
 	}
 }
 
@@ -100,19 +135,12 @@ func (p *program) lock(do func(ctx context.Context, name string) error) func(*co
 		case len(words) == 0:
 			return badUsage("%s: the name of the lock is missing", c.Name())
 		}
-		err := p.withPlace(c, func(ctx context.Context) error { return do(ctx, words[0]) })
+		err := p.on(c.Context(), func(ctx context.Context) error { return do(ctx, words[0]) })
 		if errors.Is(err, relock.ErrInvalid) { // the name is
 			return badUsage("%s", plain(err))
 		}
 		return err
 	}
-}
-
-func (p *program) withPlace(c *cobra.Command, do func(ctx context.Context) error) error {
-	if err := p.place.complete(p.url); err != nil {
-		return err
-	}
-	return p.on(c.Context(), do)
 }
 
 // completed is how long a shell may wait for the names of locks, and completing how many SCAN requests that takes.
@@ -126,59 +154,37 @@ func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]s
 	ctx, cancel := context.WithTimeout(c.Context(), completed)
 	defer cancel()
 	defer p.close()
-	if len(words) > 0 || p.place.complete(p.url) != nil || p.open(ctx) != nil {
+	if len(words) > 0 || p.open(ctx) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	pattern := regexp.MustCompile(`[*?\[\]\\^]`).ReplaceAllString(typed, `\$0`) + "*"
-	names, _, _ := discover.NewScan(p.redis.rdb, pattern, nil).Step(ctx, completing) // there may be none
+	names, _, _ := discover.NewScan(p.redis.rdb, literally(typed)+"*", nil).Step(ctx, completing) // there may be none
 	names = slices.DeleteFunc(names, func(name string) bool { return shellWord(name) != name })
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// complete tells a shell what the value of a flag may be.
-func (p *program) complete(c *cobra.Command, f *pflag.Flag) {
-	values := cobra.NoFileCompletions
-	switch {
-	case f.Value.Type() == "FILE":
-		return
-	case f.Name == "sort":
-		values = cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)
-	}
-	if err := c.RegisterFlagCompletionFunc(f.Name, values); err != nil {
-		panic(err) // it is registered twice
-	}
-}
-
-// The parts of the help that are annotations of a command.
-const (
-	ofExits  = "exit status"
-	ofManual = "manual"
-)
-
-func annotated(exits, manual string) map[string]string {
-	return map[string]string{ofExits: exits, ofManual: manual}
+// literally returns a pattern of Redis that only name matches.
+func literally(name string) string {
+	return regexp.MustCompile(`[*?\[\]\\^]`).ReplaceAllString(name, `\$0`)
 }
 
 func (p *program) listCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list [PATTERN]", Short: "list the locks that are held",
 		Long: "Lists the locks that are held, with a line for each holder. Those that others\n" +
-			"have waited for the longest come first.\n\n" + aboutPatterns,
-		Annotations:       annotated(exitsOfLists, manualOfList),
+			"have waited for the longest come first." + aboutPatterns + exitsOfLists,
 		ValidArgsFunction: p.namesLike,
 		RunE:              p.locks(p.list),
 	}
 	p.addListFlags(c.Flags())
-	p.addJSON(c.Flags())
 	return c
 }
 
 // addListFlags adds the flags of list and watch.
 func (p *program) addListFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&p.choice.waiting, "waiting", false, "only locks that others wait for")
-	p.choice.sort = byWaiting
-	flags.Var(sortFlag{&p.choice.sort}, "sort", "waiting, name or lease (waiting: the longest wait first)")
+	flags.StringVar(&p.choice.sort, "sort", byWaiting, "`key`: waiting, name or lease; waiting is the longest wait first")
 	flags.BoolVar(&p.wide, "wide", false, "do not shorten anything, and show the hosts")
+	p.addJSON(flags)
 }
 
 func (p *program) addJSON(flags *pflag.FlagSet) {
@@ -188,16 +194,21 @@ func (p *program) addJSON(flags *pflag.FlagSet) {
 func (p *program) showCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show NAME", Short: "show who holds a lock and who waits, and what to do",
-		Long: "Shows everything that Redis knows about one lock: who holds it, and who waits.\n" +
-			"Says what to do, and whether the lease grows (its process is alive) or runs out.",
-		Annotations:       annotated(exitsOfShow, manualOfShow),
+		Long: `Shows everything that Redis knows about one lock: who holds it, and who waits.
+Says what to do, and whether the lease grows (its process is alive) or runs out.
+
+Exit status:
+  0  the lock is held
+  1  Redis cannot be reached or returned an error, or the key is not a lock
+  2  the command line is not valid
+  3  the lock is not held`,
 		ValidArgsFunction: p.namesLike,
 	}
+	most := time.Duration(0)
 	if _, _, people := size(p.out); people {
-		p.lookFor = lookOnTerminal
+		most = lookOnTerminal
 	}
-	addTime(c.Flags(), &p.lookFor, "for", p.lookFor,
-		"how long to watch whether the lease grows\n(15s on a terminal, else 0)")
+	c.Flags().DurationVar(&p.lookFor, "for", most, "how long to watch whether the lease grows\n")
 	p.addJSON(c.Flags())
 	show := p.lock(p.show)
 	c.RunE = func(c *cobra.Command, words []string) error {
@@ -215,49 +226,55 @@ func (p *program) showCommand() *cobra.Command {
 func (p *program) watchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch [PATTERN]", Short: "list repeatedly, until Ctrl-C",
-		Long:              "Lists the locks that are held, repeatedly, until Ctrl-C.\n\n" + aboutPatterns,
-		Annotations:       annotated(exitsOfLists, ""),
+		Long:              "Lists the locks that are held, repeatedly, until Ctrl-C." + aboutPatterns + exitsOfLists,
 		ValidArgsFunction: p.namesLike,
 		RunE:              p.locks(p.watch),
 	}
-	addTime(c.Flags(), &p.every, "every", time.Second, "the time between two lists (1s), at least 100ms")
+	p.addEvery(c.Flags())
 	p.addListFlags(c.Flags())
-	p.addJSON(c.Flags())
 	return c
+}
+
+func (p *program) addEvery(flags *pflag.FlagSet) {
+	flags.DurationVar(&p.every, "every", time.Second, "the time between two lists, at least 100ms")
 }
 
 func (p *program) serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve [PATTERN]", Short: "serve a web page that shows the locks, until Ctrl-C",
 		Long: "Serves a web page that shows who holds which locks, and who waits, until Ctrl-C.\n" +
-			"The page has no authentication: everyone who can reach the address can see it.\n\n" + aboutPatterns,
-		Annotations:       annotated(exitsOfServe, manualOfServe),
+			"The page has no authentication: everyone who can reach the address can see it." + aboutPatterns + `
+
+Exit status:
+  0  ended with Ctrl-C
+  1  Redis failed, or the port cannot be opened
+  2  the command line is not valid`,
 		ValidArgsFunction: p.namesLike,
+		PreRunE:           func(*cobra.Command, []string) error { return p.page.check() },
+		RunE:              p.locks(p.serve),
 	}
 	flags := c.Flags()
-	p.page.addr = defaultPage
-	addText(flags, &p.page.addr, "addr", "ADDR", "of the page (127.0.0.1:8080); of the Redis in front of serve")
-	addTime(flags, &p.every, "every", time.Second, "the time between two lists (1s), at least 100ms")
+	flags.StringVar(&p.page.addr, "addr", defaultPage, "`host:port` of the page; of the Redis in front of serve")
+	p.addEvery(flags)
 	flags.BoolVar(&p.page.expose, "expose", false, "allow an address that other machines can reach")
-	addText(flags, &p.page.hosts, "hosts", "NAMES", "further names of this host in the URL, commas between")
+	flags.StringVar(&p.page.hosts, "hosts", "", "further `names` of this host in the URL, commas between")
 	flags.BoolVar(&p.page.allowUnlock, "allow-unlock", false, "let the page release locks by force, after asking")
-	serve := p.locks(p.serve)
-	c.RunE = func(c *cobra.Command, words []string) error {
-		if err := p.page.check(); err != nil {
-			return err
-		}
-		return serve(c, words)
-	}
 	return c
 }
 
 func (p *program) unlockCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "unlock NAME", Short: "release a lock by force, after asking",
-		Long: "Releases a lock by force, after asking. Its holder may still be working, and\n" +
-			"the next waiter acquires the lock. For a read/write lock all readers lose it,\n" +
-			"and for a semaphore all permits are released.",
-		Annotations:       annotated(exitsOfUnlock, manualOfUnlock),
+		Long: `Releases a lock by force, after asking. Its holder may still be working, and
+the next waiter acquires the lock. For a read/write lock all readers lose it,
+and for a semaphore all permits are released.
+
+Exit status:
+  0  released
+  1  Redis cannot be reached or returned an error, or the key is not a lock
+  2  the command line is not valid
+  3  the lock is not held
+  4  not released: you did not answer yes, or the holders have changed meanwhile`,
 		ValidArgsFunction: p.namesLike, SuggestFor: []string{"release", "free", "force"},
 		RunE: p.lock(p.unlock),
 	}
@@ -269,10 +286,17 @@ func (p *program) unlockCommand() *cobra.Command {
 func (p *program) runCommand() *cobra.Command {
 	j := &p.job
 	c := &cobra.Command{
-		Use: "run NAME -- COMMAND [ARG...]", Short: "run a command while holding a lock",
-		Long: "Acquires a lock, runs a command, and releases the lock when it has ended. Its\n" +
-			"environment has RELOCK_NAME, and with --fenced RELOCK_TOKEN.",
-		Annotations: annotated(exitsOfRun, manualOfRun),
+		Use: "run [flags] NAME -- COMMAND [ARG...]", Short: "run a command while holding a lock",
+		Long: `Acquires a lock, runs a command, and releases the lock when it has ended. Its
+environment has RELOCK_NAME, and with --fenced RELOCK_TOKEN.
+
+Exit status:
+  n    that of the command; 128+n: signal n ended the command, or the wait
+  2    the command line is not valid
+  75   not acquired in time (with --skip 0 if others hold it), or Redis failed
+  76   the lock was lost, or could not be renewed, while the command ran
+  126  the command cannot be executed; 127: it was not found`,
+		DisableFlagsInUseLine: true,
 		ValidArgsFunction: func(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(words) > 0 { // the command, and its files
 				return nil, cobra.ShellCompDirectiveDefault
@@ -284,10 +308,10 @@ func (p *program) runCommand() *cobra.Command {
 			if n := c.ArgsLenAtDash(); n >= 0 {
 				words, rest = args[:n], args[n:]
 			}
-			if err := j.complete(words, rest); err != nil {
-				return err
+			if j.permits < 1 && c.Flags().Changed("semaphore") {
+				return badUsage("--semaphore %d: must be at least 1", j.permits)
 			}
-			if err := p.place.complete(p.url); err != nil {
+			if err := j.complete(words, rest); err != nil {
 				return err
 			}
 			defer p.close()
@@ -295,22 +319,17 @@ func (p *program) runCommand() *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	addTime(flags, &j.wait, "wait", 10*time.Second, "how long to wait for the lock (10s); 0: a single attempt")
-	addTime(flags, &j.lease, "lease", 0, "the lock is not renewed, and the command has that time at most")
+	flags.DurationVar(&j.wait, "wait", 10*time.Second, "how long to wait for the lock; 0s: a single attempt")
+	flags.DurationVar(&j.lease, "lease", 0, "the lock is not renewed, and the command has that time at most")
 	flags.BoolVar(&j.skip, "skip", false, "if others hold the lock for the whole wait, exit with 0")
-	addTime(flags, &j.grace, "grace", defaultGrace, "tell the command to end so long before the lock expires (5s)")
+	flags.DurationVar(&j.grace, "grace", defaultGrace, "tell the command to end so long before the lock expires")
 	flags.BoolVar(&j.fair, "fair", false, "use a fair lock")
 	flags.BoolVar(&j.fenced, "fenced", false, "draw a fencing token")
-	flags.Var(permitsFlag{&j.permits}, "semaphore", "acquire one of `N` permits of a semaphore")
+	flags.IntVar(&j.permits, "semaphore", 0, "acquire one of that many permits of a semaphore")
 	return c
 }
 
 func (p *program) completionCommand(root *cobra.Command) *cobra.Command {
-	shells := map[string]func() error{
-		"bash": func() error { return root.GenBashCompletionV2(p.out, true) },
-		"zsh":  func() error { return root.GenZshCompletion(p.out) },
-		"fish": func() error { return root.GenFishCompletion(p.out, true) },
-	}
 	return &cobra.Command{
 		Use: "completion bash|zsh|fish", Short: "print a script that completes command lines",
 		Long: `Prints a script with which a shell completes the command lines of relockctl:
@@ -319,129 +338,25 @@ func (p *program) completionCommand(root *cobra.Command) *cobra.Command {
   zsh   source <(relockctl completion zsh)    in ~/.zshrc, after compinit
   fish  relockctl completion fish | source    in ~/.config/fish/config.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(_ *cobra.Command, words []string) error {
-			if len(words) != 1 || shells[words[0]] == nil {
-				return badUsage("completion: needs the name of a shell: bash, zsh or fish")
+			switch words[0] {
+			case "bash":
+				return root.GenBashCompletionV2(p.out, true)
+			case "zsh":
+				return root.GenZshCompletion(p.out)
 			}
-			return shells[words[0]]()
-		},
-	}
-}
-
-func (p *program) manCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use: "man", Short: "print the manual page",
-		Long: `Prints the manual page, which explains everything:
-
-  relockctl man | man -l -                              read it
-  relockctl man >~/.local/share/man/man1/relockctl.1    install it`,
-		RunE: func(c *cobra.Command, words []string) error {
-			if err := noWords(c, words); err != nil {
-				return err
-			}
-			_, err := p.out.WriteString(manual(root))
-			return err
+			return root.GenFishCompletion(p.out, true)
 		},
 	}
 }
 
 func (p *program) versionCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version",
-		RunE: func(c *cobra.Command, words []string) error {
-			if err := noWords(c, words); err != nil {
-				return err
-			}
+		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
 			_, err := p.out.WriteString("relockctl " + root.Version + "\n")
 			return err
 		},
 	}
-}
-
-// noSuchCommand returns an error that names the commands that were perhaps meant, unless none was named.
-func noSuchCommand(root *cobra.Command, words []string) error {
-	switch {
-	case len(words) == 0:
-		return nil
-	case isAddress(words[0]):
-		return badPlace("%s", useURL)
-	}
-	root.SuggestionsMinimumDistance = 2
-	text := quote(words[0]) + ": no such command"
-	if near := root.SuggestionsFor(words[0]); len(near) > 0 {
-		text += " (did you mean " + strings.Join(near, " or ") + "?)"
-	}
-	return badUsage("%s", text)
-}
-
-func noWords(c *cobra.Command, words []string) error {
-	if len(words) > 0 {
-		return badUsage("%s takes no argument", c.Name())
-	}
-	return nil
-}
-
-// A textFlag is a flag for a text of some kind, which the help names.
-type textFlag struct {
-	to   *string
-	kind string
-}
-
-func (f textFlag) String() string { return *f.to }
-func (f textFlag) Type() string   { return f.kind }
-
-func (f textFlag) Set(text string) error {
-	*f.to = text
-	return nil
-}
-
-// addText adds a flag for a text.
-func addText(flags *pflag.FlagSet, to *string, name, kind, usage string) {
-	flags.Var(textFlag{to, kind}, name, usage)
-}
-
-// A timeFlag is a flag for a time with its unit.
-type timeFlag struct{ to *time.Duration }
-
-func (f timeFlag) String() string { return f.to.String() }
-func (f timeFlag) Type() string   { return "TIME" }
-
-func (f timeFlag) Set(text string) (err error) {
-	if *f.to, err = time.ParseDuration(text); err != nil {
-		return errors.New("must be a time with its unit, such as 10s or 500ms")
-	}
-	return nil
-}
-
-// addTime adds a flag for a time, of which d is the default.
-func addTime(flags *pflag.FlagSet, to *time.Duration, name string, d time.Duration, usage string) {
-	*to = d
-	flags.Var(timeFlag{to}, name, usage)
-}
-
-// A sortFlag is the flag for the order of a list.
-type sortFlag struct{ to *string }
-
-func (f sortFlag) String() string { return *f.to }
-func (f sortFlag) Type() string   { return "KEY" }
-
-func (f sortFlag) Set(text string) error {
-	if !slices.Contains(orders, text) {
-		return errors.New("must be waiting, name or lease")
-	}
-	*f.to = text
-	return nil
-}
-
-// A permitsFlag is the flag for the number of permits.
-type permitsFlag struct{ to *int }
-
-func (f permitsFlag) String() string { return strconv.Itoa(*f.to) }
-func (f permitsFlag) Type() string   { return "N" }
-
-func (f permitsFlag) Set(text string) (err error) {
-	if *f.to, err = strconv.Atoi(text); err != nil || *f.to < 1 {
-		return errors.New("must be a number of permits, at least 1")
-	}
-	return nil
 }

@@ -1,6 +1,6 @@
 package main
 
-// The command line: what may be written how, what is refused, the help, the manual page and completion.
+// The command line: what may be written how, what is refused, the help and completion.
 
 import (
 	"os"
@@ -23,19 +23,6 @@ import (
 // tree returns the commands.
 func tree() *cobra.Command { return (&program{out: os.Stdout, err: os.Stderr}).commands() }
 
-func TestManualPageIsCurrent(t *testing.T) {
-	page, err := os.ReadFile("relockctl.1")
-	require.NoError(t, err)
-	assert.True(t, string(page) == manual(tree()), `it is not: run "go run . man >relockctl.1"`)
-	out, _, _ := ctl(t, "127.0.0.1:1", "", "man")
-	assert.Equal(t, string(page), out)
-	if groff, err := exec.LookPath("groff"); err == nil {
-		warnings, err := exec.Command(groff, "-man", "-ww", "-z", "relockctl.1").CombinedOutput()
-		assert.NoError(t, err)
-		assert.Empty(t, string(warnings))
-	}
-}
-
 // Completion has the commands, the flags of each, and the words that a command takes; behind "--" are files.
 func TestShellsComplete(t *testing.T) {
 	for typed, want := range map[string]string{
@@ -45,11 +32,6 @@ func TestShellsComplete(t *testing.T) {
 		"list --json --w":       "--wide\t",
 		"completion z":          "zsh\n",
 		"run --wait 1s job -- ": ":0\n",
-		"list --sort ":          "waiting\nname\nlease\n:36\n",
-		"watch --json --sort ":  "waiting\nname\nlease\n:36\n",
-		"watch --every ":        ":4\n",
-		"list --url ":           ":4\n",
-		"--tls-ca ":             ":0\n",
 	} {
 		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(typed, " ")...)
 		out, _, status := ctl(t, "127.0.0.1:1", "", args...)
@@ -167,6 +149,7 @@ func TestPagesCallWhatThereIs(t *testing.T) {
 						if name, is := strings.CutPrefix(flag, "--"); is {
 							c, _, err := root.Find([]string{m[1]})
 							must(t, err)
+							c.InitDefaultHelpFlag()
 							assert.NotNil(t, c.Flag(name), "%s: %s", file, m[0])
 							called++
 						}

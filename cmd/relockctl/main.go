@@ -57,7 +57,6 @@ type program struct {
 	in       io.Reader
 	out, err *os.File
 	notes    *patient // to err, of run and main
-	url      string   // REDIS_URL
 	json     bool
 	wide     bool
 	colors   bool
@@ -77,7 +76,7 @@ func main() {
 	logging.Disable() // of go-redis, which returns everything important as an error
 	p := &program{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, notes: newPatient(os.Stderr),
-		colors: hasColors(os.Stdout), url: os.Getenv("REDIS_URL"), place: place{auth: os.Getenv("REDISCLI_AUTH")},
+		colors: hasColors(os.Stdout), place: place{env: os.Getenv("REDIS_URL"), auth: os.Getenv("REDISCLI_AUTH")},
 	}
 	status := statusDone
 	if err := p.run(context.Background(), os.Args[1:]); err != nil {
@@ -115,9 +114,6 @@ func (p *program) run(ctx context.Context, args []string) error {
 	understood := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
 	command, err := root.ExecuteContextC(ctx)
-	if errors.As(err, new(placeError)) {
-		command = root
-	}
 	own := statusError{}
 	if err == nil || understood && !(errors.As(err, &own) && own.status == statusUsage) {
 		return err
@@ -126,7 +122,7 @@ func (p *program) run(ctx context.Context, args []string) error {
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "" { // the text has the value, perhaps a password
 		err = errors.New("a flag begins with two dashes")
 	}
-	return badUsage("%v; see %s", err, helpOf(command))
+	return badUsage("%v; see %s -h", err, command.CommandPath())
 }
 
 // on connects to Redis and calls do, whose ctx is canceled by a signal that ends the program.

@@ -727,9 +727,9 @@ func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for want, all := range map[string][][]string{
-		summary + "\n\nUsage: relockctl [FLAGS] COMMAND\n":        {{"-h"}, {"help"}, {"--help"}},
-		"out.\n\nUsage: relockctl show [FLAGS] NAME\n":            {{"show", "--help"}, {"help", "show"}, {"show", "-h", "x"}},
-		"TOKEN.\n\nUsage: relockctl run [FLAGS] NAME -- COMMAND ": {{"run", "-h", "job", "--", "true"}},
+		aboutAll + "\n\nUsage:\n  relockctl [flags]\n":                  {{"-h"}, {"help"}, {"--help"}},
+		"not held\n\nUsage:\n  relockctl show NAME [flags]\n":           {{"show", "--help"}, {"help", "show"}, {"show", "-h", "x"}},
+		"not found\n\nUsage:\n  relockctl run [flags] NAME -- COMMAND ": {{"run", "-h", "job", "--", "true"}},
 	} {
 		for _, args := range all {
 			out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
@@ -746,7 +746,7 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		"more than one argument":                                  {"list", "a", "b"},
 		"it takes one name":                                       {"show", "a", "b"},
 		"must be at least 100ms":                                  {"watch", "--every", "1ms"},
-		"unit, such as 10s":                                       {"run", "--wait", "10", "a", "--", "true"},
+		"--wait\" flag: time: missing unit":                       {"run", "--wait", "10", "a", "--", "true"},
 		"pass a shorter one":                                      {"run", "--lease", "3s", "a", "--", "true"},
 		"one of them":                                             {"--url", "redis://x", "--addr", "y"},
 		"for --sentinel-master":                                   {"--addr", "x:1,y:2"},
@@ -759,8 +759,8 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		"unknown flag: --wait; see relockctl list -h":             {"list", "--wait", "5s"},
 		"unknown flag: --json; see relockctl -h":                  {"--json", "list"},
 		"flag needs an argument: --every; see relockctl watch -h": {"watch", "--every"},
-		"needs the name of a shell":                               {"completion", "tcsh"},
-		"version takes no argument":                               {"version", "1"},
+		"\"tcsh\" for \"relockctl completion":                     {"completion", "tcsh"},
+		"command \"1\" for \"relockctl version":                   {"version", "1"},
 	} {
 		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
 		assert.Empty(t, out)

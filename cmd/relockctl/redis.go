@@ -41,28 +41,32 @@ type place struct {
 	addr   string   // instead of url
 	more   []string // further Sentinels
 	master string   // what the Sentinel at url calls the Redis, or ""
+	env    string   // url, if neither url nor addr is set
 	auth   string   // the password if url has none
 	tls    tlsFiles
 }
 
-// complete sets the URL, to env if the command line has no address.
-func (p *place) complete(env string) error {
+// complete sets the URL.
+func (p *place) complete() error {
 	addrs := strings.Split(p.addr, ",")
 	switch {
 	case p.url != "" && p.addr != "":
-		return badPlace("--url and --addr: use only one of them")
+		return badUsage("--url and --addr: use only one of them")
 	case len(addrs) > 1 && p.master == "":
-		return badPlace("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
+		return badUsage("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
 	case p.addr != "":
 		p.url, p.more = "redis://"+addrs[0], addrs[1:]
 	case p.url == "":
-		p.url = env
+		p.url = p.env
 	}
 	return nil
 }
 
 // connect connects to the Redis at p.
 func connect(ctx context.Context, p place) (*connection, error) {
+	if err := p.complete(); err != nil {
+		return nil, err
+	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if p.master != "" {
@@ -162,16 +166,8 @@ func orSilence(err error) error {
 	return err
 }
 
-// A placeError is an error of the flags that say where the Redis is.
-type placeError struct{ error }
-
-func (e placeError) Unwrap() error { return e.error }
-
-// badPlace returns an error for flags of all commands that are not valid.
-func badPlace(format string, args ...any) error { return placeError{badUsage(format, args...)} }
-
 // errAddress does not contain the error of the parser, which may contain the password.
-var errAddress = badPlace("the address of the Redis does not have the form redis://user:password@host:port/db")
+var errAddress = badUsage("the address of the Redis does not have the form redis://user:password@host:port/db")
 
 // options returns the options for the server at address, or at addr if address is "".
 func (p place) options(address, addr string) (*redis.Options, error) {

@@ -76,7 +76,7 @@ func TestMistakesAreAnswered(t *testing.T) {
 		status int
 	}{
 		{[]string{"list", "lock:invoices:1", "--waiting"}, ", db 0.\n", statusDone}, // it is held
-		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl -h\n", statusUsage},
+		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl list -h\n", statusUsage},
 		{[]string{"rediss://:secret@x:1"}, " the argument is an address: use --url; see", statusUsage},
 		{[]string{"list", "--sort"}, "flag needs an argument: --sort; see relockctl list -h\n", statusUsage},
 		{[]string{"release", "x"}, "release: no such command (did you mean unlock?)", statusUsage},

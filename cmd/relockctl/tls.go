@@ -36,7 +36,7 @@ func (f tlsFiles) addTo(o *redis.Options) error {
 		return nil
 	}
 	if (f.cert == "") != (f.key == "") {
-		return badPlace("--tls-cert and --tls-key: the one needs the other")
+		return badUsage("--tls-cert and --tls-key: the one needs the other")
 	}
 	if o.TLSConfig == nil {
 		host, _, _ := net.SplitHostPort(o.Addr)
@@ -46,17 +46,17 @@ func (f tlsFiles) addTo(o *redis.Options) error {
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)
 		if err != nil {
-			return badPlace("--tls-ca: %v", err)
+			return badUsage("--tls-ca: %v", err)
 		}
 		o.TLSConfig.RootCAs = x509.NewCertPool()
 		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(text) {
-			return badPlace("--tls-ca: %s has no certificate in the form of PEM", quote(f.ca))
+			return badUsage("--tls-ca: %s has no certificate in the form of PEM", quote(f.ca))
 		}
 	}
 	if f.cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return badPlace("--tls-cert and --tls-key: %v", err)
+			return badUsage("--tls-cert and --tls-key: %v", err)
 		}
 		o.TLSConfig.Certificates = []tls.Certificate{pair}
 	}
