@@ -98,7 +98,6 @@ func TestDependenciesAreFew(t *testing.T) {
 		"github.com/redis/go-redis/v9", "github.com/google/uuid", "github.com/petermattis/goid",
 		"github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys", // of go-redis
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/inconshreveable/mousetrap",
-		"github.com/rivo/uniseg",
 	}, slices.Compact(got))
 	mod, err := os.ReadFile("go.mod")
 	require.NoError(t, err)

@@ -364,7 +364,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	)
 
 	out := prints(t, s.Addr(), "show", "queue")
-	for _, want := range []string{"type     fair", "lease    ", "waiting  1", "token    ", c.ID(), "HOLDER", "WAITER"} {
+	for _, want := range []string{"type       fair", "lease      ", "waiting    1", "token      ", c.ID(), "HOLDER", "WAITER"} {
 		assert.Contains(t, out, want)
 	}
 	l := printed[jsonLock](t, s.Addr(), "show", "queue", "--json")

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -33,29 +34,20 @@ func (p *program) list(ctx context.Context, pattern string) error {
 	case p.json:
 		err = p.print(asJSON(found.Locks))
 	case len(found.Locks) > 0:
-		table, missing := p.table(found.Locks)
-		_, err = io.WriteString(p.out, table.text(p)+p.summary(found, missing))
+		table, note := p.table(found.Locks)
+		_, err = io.WriteString(p.out, table+p.summary(found, note))
 	case len(found.LeftOut) == 0:
 		fmt.Fprintln(p.err, p.nothing(pattern, found))
 	}
 	return cmp.Or(err, found.notWhole())
 }
 
-// summary returns a line below the list, for people: programs count the lines.
-func (p *program) summary(found finding, missing []string) string {
+// summary returns lines below the list, for people: programs count the lines.
+func (p *program) summary(found finding, note string) string {
 	if _, _, terminal := size(p.out); !terminal {
 		return ""
 	}
-	text := "\n" + p.total(found) + "\n"
-	if len(missing) > 0 {
-		text += notShown(missing) + " --wide shows all.\n"
-	}
-	return text
-}
-
-// notShown tells of columns for which a terminal is too narrow.
-func notShown(missing []string) string {
-	return "Not shown for lack of width: " + strings.Join(missing, ", ") + "."
+	return "\n" + p.total(found) + "\n" + note
 }
 
 // show prints one lock, and what becomes of it.
@@ -121,44 +113,59 @@ func harmless(text string) string {
 	return out.String()
 }
 
-// table returns a table with a line for each holder of each lock, and the columns for which a terminal is too narrow.
-// If wide is set, nothing is shortened, and the hosts are shown.
-func (p *program) table(locks []relock.Inspection) (g grid, missing []string) {
+// table returns a table with a line for each holder of each lock. On a terminal it is as wide as that, if need be by
+// shorter texts and by less columns, which the note names. With p.wide all is shown.
+func (p *program) table(locks []relock.Inspection) (text, note string) {
 	columns, _, _ := size(p.out)
-	fits := columns > 0 && !p.wide
-	cut, cutEnd := middle, short
-	if fits || p.wide {
-		cut = func(s string, _ int) string { return s }
+	switch {
+	case p.wide:
+		return p.lines(locks, math.MaxInt, false), ""
+	case columns == 0:
+		return p.lines(locks, 48, false), ""
 	}
-	if p.wide {
-		cutEnd = cut
-	}
-	host := func(relock.Holder) string { return none }
-	if p.wide {
-		host = func(h relock.Holder) string { return orNone(h.Host) }
-	}
-	g.add(heads("NAME", "TYPE", "OWNER", "CLIENT", "HOLDS", "LEASE", "HAS WAITED", "WAITING", "LABEL", "HOST")...)
-	for _, i := range locks {
-		for _, h := range i.Holders {
-			g.add(
-				elastic{cut(quote(i.Name), 48), 20},
-				elastic{typeOf(i, h), 12},
-				elastic{cut(quote(h.Owner), 24), 8},
-				cutEnd(orNone(h.Client), 9),
-				holds(h),
-				lease(h.Remaining),
-				haveWaited(i),
-				waiting(i),
-				elastic{cut(orNone(h.Label), 32), 8},
-				host(h),
-			)
+	for n := 150; n >= 30; n = n * 3 / 4 {
+		if text = p.lines(locks, n, false); width(text) <= columns {
+			return text, ""
 		}
 	}
-	g.dropEmpty()
-	if fits {
-		missing = g.fit(columns, "HOLDS", "OWNER", "CLIENT")
+	for n := 64; n >= 8; n = n * 15 / 16 {
+		if text = p.lines(locks, n, true); width(text) <= columns {
+			break
+		}
 	}
-	return g, missing
+	return text, "Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n"
+}
+
+// lines returns the table, with texts of n characters at most, or as long as they must be, and without some columns if
+// it is brief.
+func (p *program) lines(locks []relock.Inspection, n int, brief bool) string {
+	var rows []row
+	for _, i := range locks {
+		for _, h := range i.Holders {
+			owner, client, has, host := middle(quote(h.Owner), n), orNone(h.Client), holds(h), none
+			switch {
+			case p.wide:
+				host = orNone(h.Host)
+			case brief:
+				owner, client, has = none, none, none
+			default:
+				client = short(client, 9)
+			}
+			color := plainText
+			switch {
+			case h.Remaining <= 0:
+				color = red
+			case waitersOf(i) > 0:
+				color = yellow
+			}
+			rows = append(rows, row{color, []string{
+				middle(quote(i.Name), max(n, 20)), middle(typeOf(i, h), max(n, 12)), owner, client, has, lease(h.Remaining), haveWaited(i),
+				waiting(i), middle(orNone(h.Label), n), host,
+			}})
+		}
+	}
+	heads := []string{"NAME", "TYPE", "OWNER", "CLIENT", "HOLDS", "LEASE", "HAS WAITED", "WAITING", "LABEL", "HOST"}
+	return p.aligned(heads, rows)
 }
 
 // holds returns how much the holder has of its lock: its hold count, or its permits.
@@ -170,15 +177,12 @@ func holds(h relock.Holder) string {
 }
 
 // waiting returns the number of waiters. Those that are gone are counted apart.
-func waiting(i relock.Inspection) cell {
-	text, color := strconv.Itoa(waitersOf(i)), plainText
-	if waitersOf(i) > 0 {
-		color = yellow
-	}
+func waiting(i relock.Inspection) string {
+	text := strconv.Itoa(waitersOf(i))
 	if i.Gone > 0 {
 		text += fmt.Sprintf(", and %d gone", i.Gone)
 	}
-	return cell{text, color}
+	return text
 }
 
 // haveWaited returns the text for how long others have waited for a lock at least.
@@ -211,57 +215,65 @@ func (p *program) details(i relock.Inspection) string {
 	case i.Ambiguous:
 		lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
 	}
-	out := p.tabulate(func(line func(cells ...any)) {
-		line("name", quote(i.Name))
-		line("redis", p.redis.where)
-		line("type", lockType)
-		if i.Type != relock.TypeNone && len(i.Holders) == 0 {
-			line("held by", "no owner")
-		}
-		if len(i.Holders) > 0 {
-			line("lease", lease(i.TTL))
-		}
-		if i.Type == relock.TypeSemaphore {
-			line("available", available(i))
-		}
-		line("waiting", waiting(i))
-		if i.More {
-			line("shown", fmt.Sprintf("%d holders and %d waiters; there are more", len(i.Holders), len(i.Waiters)))
-		}
-		if i.Token != 0 {
-			line("token", fmt.Sprintf("%d, the last one", i.Token))
-		}
-	})
+	var out strings.Builder
+	fact := func(name, text string) { fmt.Fprintf(&out, "%-11s%s\n", name, text) }
+	fact("name", quote(i.Name))
+	fact("redis", p.redis.where)
+	fact("type", lockType)
+	if i.Type != relock.TypeNone && len(i.Holders) == 0 {
+		fact("held by", "no owner")
+	}
 	if len(i.Holders) > 0 {
-		out += "\n" + p.tabulate(func(line func(cells ...any)) {
-			line(heads("HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")...)
-			for _, h := range i.Holders {
-				line(quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), h.HoldCount,
-					lease(h.Remaining))
-			}
-		})
+		fact("lease", lease(i.TTL))
 	}
-	if len(i.Waiters) > 0 {
-		out += "\n" + p.tabulate(func(line func(cells ...any)) {
-			line(heads("", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "HAS WAITED", "REACHABLE", "ALIVE FOR",
-				"JAVA DEADLINE")...)
-			for n, w := range goneLast(i.Waiters) {
-				place, as := strconv.Itoa(n+1), none
-				if isGone(w) {
-					place = none
-				}
-				switch {
-				case w.Permits > 0:
-					as = permits(w.Permits)
-				case w.Write:
-					as = "write"
-				}
-				line(place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
-					string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline))
-			}
-		})
+	if i.Type == relock.TypeSemaphore {
+		fact("available", available(i))
 	}
-	return out
+	fact("waiting", waiting(i))
+	if i.More {
+		fact("shown", fmt.Sprintf("%d holders and %d waiters; there are more", len(i.Holders), len(i.Waiters)))
+	}
+	if i.Token != 0 {
+		fact("token", fmt.Sprintf("%d, the last one", i.Token))
+	}
+	var holders, waiters []row
+	for _, h := range i.Holders {
+		color := plainText
+		if h.Remaining <= 0 {
+			color = red
+		}
+		holders = append(holders, row{color, []string{
+			quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), strconv.Itoa(h.HoldCount),
+			lease(h.Remaining),
+		}})
+	}
+	for n, w := range goneLast(i.Waiters) {
+		place, as := strconv.Itoa(n+1), none
+		if isGone(w) {
+			place = none
+		}
+		switch {
+		case w.Permits > 0:
+			as = permits(w.Permits)
+		case w.Write:
+			as = "write"
+		}
+		waiters = append(waiters, row{plainText, []string{
+			place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
+			string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline),
+		}})
+	}
+	if len(holders) > 0 {
+		heads := []string{"HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE"}
+		out.WriteString("\n" + p.aligned(heads, holders))
+	}
+	if len(waiters) > 0 {
+		heads := []string{
+			"", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "HAS WAITED", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE",
+		}
+		out.WriteString("\n" + p.aligned(heads, waiters))
+	}
+	return out.String()
 }
 
 func typeOf(i relock.Inspection, h relock.Holder) string {
@@ -312,14 +324,14 @@ func count(n int, thing string) string {
 }
 
 // lease returns the text for a remaining lease.
-func lease(left time.Duration) cell {
+func lease(left time.Duration) string {
 	switch {
 	case left < 0:
-		return cell{"no end", red}
+		return "no end"
 	case left == 0:
-		return cell{"expired", red}
+		return "expired"
 	}
-	return cell{duration(left), plainText}
+	return duration(left)
 }
 
 // until returns the text for the time from the inspection i until t.

@@ -66,7 +66,7 @@ func TestShowAndUnlockSayWhereALockIsNotHeld(t *testing.T) {
 	s := testredis.Start(t)
 	url := "redis://" + s.Addr() + "/1"
 	out, _, status := ctl(t, "", "", "--url", url, "show", "nobody")
-	assert.Contains(t, out, "\nredis    "+s.Addr()+", db 1\n")
+	assert.Contains(t, out, "\nredis      "+s.Addr()+", db 1\n")
 	assert.Equal(t, statusFree, status)
 	_, errs, status := ctl(t, "", "", "--url", url, "unlock", "nobody")
 	assert.Equal(t, "relockctl: nobody is not held at "+s.Addr()+", db 1\n", errs)

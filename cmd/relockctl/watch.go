@@ -70,23 +70,18 @@ func (p *program) append(pattern string, found finding, failed error) error {
 		return p.print(asJSON(found.Locks))
 	}
 	table, _ := p.table(found.Locks)
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table.text(p))
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table)
 	return err
 }
 
 // redraw prints the list over the previous one.
 func (p *program) redraw(pattern string, found finding, failed error) error {
-	columns, rows, _ := size(p.out)
+	_, rows, _ := size(p.out)
 	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
 	if len(found.Locks) > 0 {
-		table, missing := p.table(found.Locks)
-		switch {
-		case len(missing) > 0:
-			lines[1] = notShown(missing)
-		case columns > 0 && table.width(0) > columns:
-			lines[1] = notShown([]string{"the right end of the lines"})
-		}
-		lines = append(lines, strings.Split(strings.TrimSuffix(table.text(p), "\n"), "\n")...)
+		table, note := p.table(found.Locks)
+		lines[1] = strings.TrimSuffix(note, "\n")
+		lines = append(lines, strings.Split(strings.TrimSuffix(table, "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
