@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/url"
 	"strings"
@@ -77,8 +78,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 		return nil, err
 	}
 	one := redis.NewClient(o)
-	ping := func(ctx context.Context) error { return one.Ping(ctx).Err() }
-	if err := p.reach(asking, []string{o.Addr}, o, ping); err != nil {
+	if err := one.Ping(asking).Err(); err != nil {
 		one.Close()
 		if refusal := redis.Error(nil); errors.As(err, &refusal) {
 			return nil, fmt.Errorf("the Redis at %s returned an error: %w", o.Addr, err)
@@ -135,8 +135,7 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 		Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialerRetries: 1,
 	})
 	addr := fmt.Sprintf("%s of the Sentinel at %s", quote(p.master), strings.Join(sentinels, ","))
-	err = p.reach(ctx, sentinels, o, func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
-	if err == nil {
+	if err = rdb.Ping(ctx).Err(); err == nil {
 		return connected(rdb, addr, o.DB), nil
 	}
 	go rdb.Close() // which waits for a handshake that has begun; the program ends before
@@ -160,8 +159,12 @@ func (p place) origin() string {
 
 // orSilence returns err, the error of the first request, or what it means if nothing was answered.
 func orSilence(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %v", patience)
+	const perhaps = "; perhaps only one side uses TLS"
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %v%s", patience, perhaps)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%w%s", err, perhaps)
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func TestRedisThatDoesNotAnswerIsReported(t *testing.T) {
 	defer silent.Close()
 	start := time.Now()
 	_, errs, status := ctl(t, silent.Addr().String(), "", "list")
-	assert.Equal(t, "relockctl: cannot reach the Redis at "+silent.Addr().String()+": no answer within 5s\n", errs)
+	assert.Equal(t, "relockctl: cannot reach the Redis at "+silent.Addr().String()+": no answer within 5s; perhaps only one side uses TLS\n", errs)
 	assert.Equal(t, statusFailed, status)
 	assert.Less(t, time.Since(start), 2*patience)
 	_, errs, _ = ctl(t, silent.Addr().String(), "", "--sentinel-master", "main", "list")
