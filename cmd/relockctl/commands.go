@@ -195,7 +195,7 @@ func (p *program) showCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show NAME", Short: "show who holds a lock and who waits, and what to do",
 		Long: `Shows everything that Redis knows about one lock: who holds it, and who waits.
-Says what to do, and whether the lease grows (its process is alive) or runs out.
+Says what to do next.
 
 Exit status:
   0  the lock is held
@@ -203,23 +203,9 @@ Exit status:
   2  the command line is not valid
   3  the lock is not held`,
 		ValidArgsFunction: p.namesLike,
+		RunE:              p.lock(p.show),
 	}
-	most := time.Duration(0)
-	if _, _, people := size(p.out); people {
-		most = lookOnTerminal
-	}
-	c.Flags().DurationVar(&p.lookFor, "for", most, "how long to watch whether the lease grows\n")
 	p.addJSON(c.Flags())
-	show := p.lock(p.show)
-	c.RunE = func(c *cobra.Command, words []string) error {
-		switch {
-		case p.lookFor < 0:
-			return badUsage("--for %v: must not be negative", p.lookFor)
-		case p.json && !c.Flags().Changed("for"):
-			p.lookFor = 0
-		}
-		return show(c, words)
-	}
 	return c
 }
 

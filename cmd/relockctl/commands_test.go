@@ -51,18 +51,18 @@ func TestShellsCompleteNames(t *testing.T) {
 		must(t, c.NewLock(name).Lock(t.Context()))
 	}
 	for typed, want := range map[string]string{
-		"unlock lock:":              "lock:a\nlock:b\n:4\n",
-		"--addr x:1 show lo":        ":4\n",
-		"show l*":                   ":4\n",
-		"unlock --yes ot":           "other\n:4\n",
-		"show lock:a ":              ":4\n",
-		"show --for 1s --json lock": "lock:a\nlock:b\n:4\n",
-		"list lock:":                "lock:a\nlock:b\n:4\n",
-		"watch lock:":               "lock:a\nlock:b\n:4\n",
-		"serve ot":                  "other\n:4\n",
-		"run lock:":                 "lock:a\nlock:b\n:4\n",
-		"run --wait 1s ot":          "other\n:4\n",
-		"run nothing":               ":4\n",
+		"unlock lock:":       "lock:a\nlock:b\n:4\n",
+		"--addr x:1 show lo": ":4\n",
+		"show l*":            ":4\n",
+		"unlock --yes ot":    "other\n:4\n",
+		"show lock:a ":       ":4\n",
+		"show --json lock":   "lock:a\nlock:b\n:4\n",
+		"list lock:":         "lock:a\nlock:b\n:4\n",
+		"watch lock:":        "lock:a\nlock:b\n:4\n",
+		"serve ot":           "other\n:4\n",
+		"run lock:":          "lock:a\nlock:b\n:4\n",
+		"run --wait 1s ot":   "other\n:4\n",
+		"run nothing":        ":4\n",
 	} {
 		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(typed, " ")...)
 		out, _, _ := ctl(t, s.Addr(), "", args...)

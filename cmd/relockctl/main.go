@@ -60,8 +60,7 @@ type program struct {
 	json     bool
 	wide     bool
 	colors   bool
-	choice   choice        // of list and watch
-	lookFor  time.Duration // show: how long to look whether the lease grows
+	choice   choice // of list and watch
 	every    time.Duration
 	yes      bool
 	job      job         // of run

@@ -24,6 +24,7 @@ import (
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/discover"
+	"github.com/relock-go/relock/internal/growth"
 )
 
 // list prints the locks that are held.
@@ -50,32 +51,16 @@ func (p *program) summary(found finding, note string) string {
 	return "\n" + p.total(found) + "\n" + note
 }
 
-// show prints one lock, and what becomes of it.
+// show prints one lock, and what to do about it.
 func (p *program) show(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
-	if err != nil {
-		return foreign(name, err)
-	}
-	if !p.json {
-		text := p.details(i)
-		if len(i.Holders) > 0 {
-			text += "\n" // in front of the verdict
-		}
-		if _, err = io.WriteString(p.out, text); err != nil {
-			return err
-		}
-	}
-	var l look
-	if len(i.Holders) > 0 {
-		if l, err = p.watched(ctx, i); err != nil {
-			return err
-		}
-	}
 	switch {
+	case err != nil:
+		return foreign(name, err)
 	case p.json:
-		err = p.print(l.addTo(lockJSON(i)))
-	case len(i.Holders) > 0:
-		_, err = io.WriteString(p.out, p.verdict(l))
+		err = p.print(lockJSON(i))
+	default:
+		_, err = io.WriteString(p.out, p.details(i)+next(i))
 	}
 	if err == nil && !i.Held() {
 		err = statusError{statusFree, ""}
@@ -84,6 +69,28 @@ func (p *program) show(ctx context.Context, name string) error {
 		}
 	}
 	return err
+}
+
+// next returns what to do about a lock that is held, with the commands for it.
+func next(i relock.Inspection) string {
+	if len(i.Holders) == 0 {
+		return ""
+	}
+	attached := slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return !h.Detached })
+	text := ""
+	switch {
+	case i.TTL < 0:
+		text = "find out who has acquired it without an end of its lease, which relock never does.\n"
+	case !attached:
+		text = "find out why no process has attached it. It is free when its lease ends.\n"
+	default:
+		text = fmt.Sprintf("see whether LEASE rises within %v. If so, its process is alive, and keeps the lock.\n"+
+			"Otherwise its process has ended, is paused, cannot reach Redis, or asked for a lease that\n"+
+			"is not renewed, and the lock is free when the lease ends.\n  relockctl watch %s   # shows LEASE every second\n",
+			growth.Within(i.TTL).Round(time.Second), argument(literally(i.Name)))
+	}
+	return fmt.Sprintf("\nNext: %s  relockctl unlock %s   # %s: make sure first that nobody works under it\n", text,
+		argument(i.Name), releases(i))
 }
 
 // print prints v as JSON on one line.
@@ -433,7 +440,6 @@ type (
 		Permits   int   `json:"permits,omitempty"`  // of a semaphore
 		Detached  bool  `json:"detached,omitempty"` // no process has attached it yet
 		Remaining int64 `json:"remaining_ms"`
-		Grows     *bool `json:"grows,omitempty"` // of show --for: whether the lease grows, if that is clear
 	}
 	jsonWaiter struct {
 		jsonContender
@@ -471,7 +477,7 @@ func lockJSON(i relock.Inspection) jsonLock {
 		lock.Holders = append(
 			lock.Holders,
 			jsonHolder{
-				jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Detached, h.Remaining.Milliseconds(), nil,
+				jsonContender(h.Contender), h.Write, h.HoldCount, h.Permits, h.Detached, h.Remaining.Milliseconds(),
 			},
 		)
 	}

@@ -15,7 +15,6 @@ const (
 	plainText = ""
 	bold      = "\x1b[1m"
 	red       = "\x1b[31m"
-	green     = "\x1b[32m"
 	yellow    = "\x1b[33m"
 	reset     = "\x1b[0m"
 )

@@ -83,7 +83,6 @@ func TestMistakesAreAnswered(t *testing.T) {
 		{[]string{"show", "lock:…:1"}, "; the name was shortened: list --wide shows it whole\n", statusFree},
 		{[]string{"show", ""}, "the name is empty; see relockctl show -h\n", statusUsage},
 		{[]string{"unlock", "--yes", ""}, "the name is empty; see relockctl unlock -h\n", statusUsage},
-		{[]string{"show", "--for", "-1s", "x"}, "--for -1s: must not be negative; see relockctl show -h\n", statusUsage},
 		{[]string{"unlock", "lock:invoices:1"}, "\nrelockctl: not released: no answer: pass --yes in a script\n",
 			statusNotFreed},
 	} {

@@ -35,7 +35,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	}
 	if !p.yes {
 		p.colors = hasColors(p.err) // which the question is written to
-		fmt.Fprintf(p.err, "%s\n%s [y/N] ", p.details(i), question(i))
+		fmt.Fprintf(p.err, "%s\nThis %s. A holder may still be working. Release it? [y/N] ", p.details(i), releases(i))
 		switch p.answer(ctx) {
 		case "y", "yes":
 		case "":
@@ -69,23 +69,22 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	return err
 }
 
-// question asks whether all that is held of the lock may be released.
-func question(i relock.Inspection) string {
-	if releasesAll(i) {
-		return "This releases the lock of all its holders, also of those that are not shown. They may still be working. " +
-			"Release it?"
-	}
-	permits, holders := heldPermits(i), len(i.Holders)
+// releases returns what unlock does: it releases everything that is held of a lock.
+func releases(i relock.Inspection) string {
+	held, holders := heldPermits(i), len(i.Holders)
+	text := "releases "
 	switch {
-	case permits > 1 && holders == 1:
-		return fmt.Sprintf("This releases all %d permits of the holder, which may still be working. Release them?", permits)
-	case permits > 1:
-		return fmt.Sprintf("This releases all %d permits of %d holders, which may still be working. Release them?",
-			permits, holders)
-	case holders > 1:
-		return fmt.Sprintf("This releases the lock of all %d holders, which may still be working. Release it?", holders)
+	case releasesAll(i):
+		return text + "all permits of all holders, also of those that are not shown"
+	case held > 0:
+		text += permits(held)
+	default:
+		text += "the lock"
 	}
-	return "Its holder may still be working. Release it?"
+	if holders > 1 {
+		text += fmt.Sprintf(" of %d holders", holders)
+	}
+	return text
 }
 
 // heldPermits returns how many permits the holders of a semaphore have that i has.
