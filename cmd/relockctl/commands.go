@@ -109,9 +109,6 @@ func (p *program) locks(do func(ctx context.Context, pattern string) error) func
 		case len(words) == 1 && words[0] != "":
 			pattern = words[0]
 		}
-		if !slices.Contains(orders, p.choice.sort) {
-			return badUsage("--sort %s: must be waiting, name or lease", quote(p.choice.sort))
-		}
 		if p.every < 100*time.Millisecond {
 			return badUsage("--every %v: must be at least 100ms", p.every)
 		}
@@ -181,8 +178,7 @@ func (p *program) listCommand() *cobra.Command {
 
 // addListFlags adds the flags of list and watch.
 func (p *program) addListFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&p.choice.waiting, "waiting", false, "only locks that others wait for")
-	flags.StringVar(&p.choice.sort, "sort", byWaiting, "`key`: waiting, name or lease; waiting is the longest wait first")
+	flags.BoolVar(&p.waiting, "waiting", false, "only locks that others wait for")
 	flags.BoolVar(&p.wide, "wide", false, "do not shorten anything, and show the hosts")
 	p.addJSON(flags)
 }

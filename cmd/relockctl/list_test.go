@@ -41,7 +41,7 @@ func TestListHasThoseWithWaitersFirst(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		must(t, c.NewLock(name).Lock(ctx))
 	}
-	must(t, c.NewLock("e").LockLease(ctx, 5*time.Second))
+	must(t, c.NewLock("e").LockLease(ctx, 5*time.Second)) // which is no reason to be first
 	defer startWaiting(t, s, "d")()
 	time.Sleep(1100 * time.Millisecond) // the time of a wait is stored in seconds
 	defer startWaiting(t, s, "b")()
@@ -55,14 +55,7 @@ func TestListHasThoseWithWaitersFirst(t *testing.T) {
 		return all
 	}
 	assert.Equal(t, "dbace", names())
-	assert.Equal(t, "dbace", names("--sort", "waiting"))
-	assert.Equal(t, "abcde", names("--sort=name"))
-	assert.Equal(t, "e", names("--sort", "lease")[:1])
 	assert.Equal(t, "db", names("--waiting"))
-	assert.Equal(t, "bd", names("--waiting", "--sort=name"))
-	_, errs, status := ctl(t, s.Addr(), "", "list", "--sort", "age")
-	assert.Equal(t, statusUsage, status)
-	assert.Contains(t, errs, "must be waiting, name or lease")
 }
 
 // Of two locks whose waits began in the same second, that with more waiters is first, and then the name decides.
@@ -82,15 +75,12 @@ func TestOrderOfAListIsDefined(t *testing.T) {
 		lock("free", 0), lock("gone", 3), lock("z", 0, 5*time.Second), lock("y", 0, 5*time.Second),
 		lock("two", 0, 5*time.Second, time.Second), lock("long", 1, time.Minute),
 	}
-	names := func(c choice) (all string) {
-		for _, i := range c.apply(append([]relock.Inspection(nil), locks...)) {
-			all += " " + i.Name
-		}
-		return all
+	ordered(locks)
+	names := ""
+	for _, i := range locks {
+		names += " " + i.Name
 	}
-	assert.Equal(t, " long two y z free gone", names(choice{sort: byWaiting}))
-	assert.Equal(t, " long two y z", names(choice{sort: byWaiting, waiting: true}))
-	assert.Equal(t, "6 held, 4 with waiters", total(locks))
+	assert.Equal(t, " long two y z free gone", names)
 }
 
 func TestEmptyListIsASentence(t *testing.T) {

@@ -60,7 +60,7 @@ type program struct {
 	json     bool
 	wide     bool
 	colors   bool
-	choice   choice // of list and watch
+	waiting  bool // list and watch: only locks that others wait for
 	every    time.Duration
 	yes      bool
 	job      job         // of run

@@ -322,7 +322,7 @@ func TestWatchCountsWhatItLeavesOut(t *testing.T) {
 	must(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	require.True(t, lines.Scan())
-	assert.Contains(t, lines.Text(), "1 held, 1 key left out")
+	assert.Contains(t, lines.Text(), "1 held, 0 with waiters, 1 key left out")
 	require.True(t, lines.Scan())
 	require.True(t, lines.Scan())
 	assert.Contains(t, lines.Text(), "orders:1")

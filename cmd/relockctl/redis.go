@@ -13,11 +13,13 @@ import (
 	"io"
 	"math"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/discover"
 )
 
@@ -188,8 +190,9 @@ func (p place) options(address, addr string) (*redis.Options, error) {
 
 // A finding is the result of looking for the locks that match a pattern.
 type finding struct {
-	discover.Finding     // with the locks that are wanted
-	held             int // how many locks match the pattern
+	discover.Finding        // with the locks that are wanted
+	held             int    // how many locks match the pattern
+	total            string // that, and how many of them others wait for
 }
 
 // held returns the locks that match the pattern and are wanted, in order. It returns an error if none of them could be
@@ -201,8 +204,12 @@ func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	}
 	f, err := discover.Inspect(ctx, p.client, names, nil)
 	held := len(f.Locks)
-	f.Locks = p.choice.apply(f.Locks)
-	return finding{f, held}, err
+	waited := slices.DeleteFunc(slices.Clone(f.Locks), func(i relock.Inspection) bool { return waitersOf(i) == 0 })
+	if p.waiting {
+		f.Locks = waited
+	}
+	ordered(f.Locks)
+	return finding{f, held, fmt.Sprintf("%d held, %d with waiters", held, len(waited))}, err
 }
 
 // notWhole returns an error for a list that leaves something out, or nil.

@@ -48,7 +48,7 @@ func (p *program) summary(found finding, note string) string {
 	if _, _, terminal := size(p.out); !terminal {
 		return ""
 	}
-	return "\n" + p.total(found) + "\n" + note
+	return "\n" + found.total + "\n" + note
 }
 
 // show prints one lock, and what to do about it.
@@ -194,13 +194,19 @@ func waiting(i relock.Inspection) string {
 
 // haveWaited returns the text for how long others have waited for a lock at least.
 func haveWaited(i relock.Inspection) string {
-	switch longest := longestWait(i); {
-	case longest >= 0:
-		return longest.String()
+	first := firstSince(i)
+	switch {
+	case !first.Equal(never):
+		return since(i, first)
 	case waitersOf(i) > 0:
 		return "unknown"
 	}
 	return none
+}
+
+// since returns the text for the time since t, as far as it is known.
+func since(i relock.Inspection, t time.Time) string {
+	return max(0, i.At.Sub(t)).Truncate(time.Second).String()
 }
 
 // goneLast returns waiters in their order, those that are gone behind the others.
@@ -360,7 +366,7 @@ func waits(i relock.Inspection, w relock.Waiter) string {
 	case w.Since.IsZero():
 		return "unknown"
 	}
-	return max(i.At.Sub(w.Since), 0).Truncate(time.Second).String()
+	return since(i, w.Since)
 }
 
 func duration(d time.Duration) string {

@@ -204,6 +204,6 @@ func TestTotalOfLocksWithWaiters(t *testing.T) {
 	s := testredis.Start(t)
 	holdLong(t, s)
 	out := onTerminal(t, s.Addr(), "", "list", "--waiting")
-	assert.Contains(t, out, "\n1 of 3 locks has waiters\n")
-	assert.Contains(t, watched(t, 100, 10, s.Addr(), "--waiting"), ": 1 of 3 locks has waiters ")
+	assert.Contains(t, out, "\n3 held, 1 with waiters\n")
+	assert.Contains(t, watched(t, 100, 10, s.Addr(), "--waiting"), ": 3 held, 1 with waiters ")
 }

@@ -78,7 +78,7 @@ func TestMistakesAreAnswered(t *testing.T) {
 		{[]string{"list", "lock:invoices:1", "--waiting"}, ", db 0.\n", statusDone}, // it is held
 		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl list -h\n", statusUsage},
 		{[]string{"rediss://:secret@x:1"}, " the argument is an address: use --url; see", statusUsage},
-		{[]string{"list", "--sort"}, "flag needs an argument: --sort; see relockctl list -h\n", statusUsage},
+		{[]string{"watch", "--every"}, "flag needs an argument: --every; see relockctl watch -h\n", statusUsage},
 		{[]string{"release", "x"}, "release: no such command (did you mean unlock?)", statusUsage},
 		{[]string{"show", "lock:…:1"}, "; the name was shortened: list --wide shows it whole\n", statusFree},
 		{[]string{"show", ""}, "the name is empty; see relockctl show -h\n", statusUsage},

@@ -92,7 +92,7 @@ func (p *program) redraw(pattern string, found finding, failed error) error {
 }
 
 func (p *program) title(pattern string, found finding, failed error) string {
-	state := p.total(found)
+	state := found.total
 	switch {
 	case len(found.LeftOut) > 0:
 		state += ", " + found.counted()
