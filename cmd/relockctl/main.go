@@ -84,7 +84,7 @@ func main() {
 			status = own.status
 		}
 		if text := err.Error(); text != "" {
-			fmt.Fprintln(p.notes, "relockctl:", strings.TrimPrefix(text, "relock: ")+advice(err))
+			fmt.Fprintln(p.notes, "relockctl:", plain(err)+advice(err))
 		}
 	}
 	p.notes.end()

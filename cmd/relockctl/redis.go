@@ -220,7 +220,7 @@ func (f finding) notWhole() error {
 	const named = 5
 	text := "the list is incomplete: " + f.counted()
 	for _, err := range f.LeftOut[:min(named, len(f.LeftOut))] {
-		text += "\n  " + withoutAdvice(err)
+		text += "\n  " + plain(err)
 	}
 	if more := len(f.LeftOut) - named; more > 0 {
 		text += fmt.Sprintf("\n  and %d more", more)

@@ -157,8 +157,12 @@ func (p *program) runLocked(ctx context.Context) error {
 	return nil
 }
 
-// plain returns the text of an error of relock without the name of the package.
-func plain(err error) string { return strings.TrimPrefix(err.Error(), "relock: ") }
+// plain returns the text of an error of relock without the name of the package, and without its advice to those who
+// write programs.
+func plain(err error) string {
+	text, _, _ := strings.Cut(err.Error(), ": use a name that no other data has")
+	return strings.TrimPrefix(text, "relock: ")
+}
 
 // acquire connects to Redis and acquires the lock, until a signal arrives.
 func (p *program) acquire(ctx context.Context, signals <-chan os.Signal) (*keeper, error) {
@@ -219,8 +223,6 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	switch {
 	case errors.Is(err, relock.ErrInvalid):
 		return nil, badUsage("%s", plain(err))
-	case errors.Is(err, relock.ErrNotALock):
-		return nil, p.otherType(ctx, err)
 	case err != nil:
 		return nil, err
 	case !ok && j.skip:

@@ -56,7 +56,7 @@ func (p *program) show(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
 	switch {
 	case err != nil:
-		return foreign(name, err)
+		return err
 	case p.json:
 		err = p.print(lockJSON(i))
 	default:

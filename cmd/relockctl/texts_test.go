@@ -21,49 +21,33 @@ func TestOtherDataIsNamedWithItsType(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
-	must(t, rdb.RPush(ctx, "jobs", "x").Err())
-	must(t, rdb.HSet(ctx, "user: 1", "name", "bob").Err())
 	must(t, rdb.HSet(ctx, "a\nb", "name", "bob").Err())
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
 	must(t, rdb.Set(ctx, "redisson_lock_queue:{orders}", "mine", 0).Err())
-	for name, want := range map[string]string{
-		"text":    "text is a string of another program, not a lock\n",
-		"jobs":    "jobs is a list of another program, not a lock\n",
-		"user: 1": "user: 1 is a hash of another program, not a lock\n",
-		"a\nb":    `"a\nb" is a hash of another program, not a lock` + "\n",
+	_, err := newClient(t, rdb).NewSemaphore("hosts", 3).AcquireN(ctx, 1)
+	must(t, err)
+	for _, c := range []struct {
+		args, name, want string
+		status           int
+	}{
+		{"show", "text", `the key "text" holds a string`, statusFailed},
+		{"show", "a\nb", `the key "a\nb" holds a hash`, statusFailed},
+		{"show", "orders", `the key "redisson_lock_queue:{orders}" holds a string`, statusFailed},
+		{"list", "orders", `the key "redisson_lock_queue:{orders}" holds a string`, statusFailed},
+		{"unlock --yes", "text", `the key "text" holds a string`, statusFailed},
+		{"run", "hosts", `the key "hosts" holds a string`, statusNotAcquired},
+		{"run --semaphore 3", "orders", `the key "orders" holds a hash`, statusNotAcquired},
 	} {
-		_, errs, status := ctl(t, s.Addr(), "", "show", name)
-		assert.Equal(t, "relockctl: "+want, errs)
-		assert.Equal(t, statusFailed, status)
-	}
-	const advice = "use a name"
-	for _, args := range [][]string{{"show", "orders"}, {"unlock", "--yes", "text"}, {"list", "orders"}} {
+		args := append(strings.Fields(c.args), c.name)
+		if strings.HasPrefix(c.args, "run") {
+			args = append(args, "--", "true")
+		}
 		_, errs, status := ctl(t, s.Addr(), "", args...)
+		assert.Contains(t, errs, c.want)
 		assert.Contains(t, errs, "; it was left unchanged\n")
-		assert.NotContains(t, errs, advice)
-		assert.Equal(t, statusFailed, status)
+		assert.Equal(t, c.status, status)
 	}
 	assert.Equal(t, "x", rdb.Get(ctx, "text").Val())
-	_, errs, _ := ctl(t, s.Addr(), "", "run", "text", "--", "true")
-	assert.Contains(t, errs, advice, "whoever runs a command chooses the name")
-}
-
-// Who passes the name of a semaphore to run, or that of a lock with --semaphore, is told so.
-func TestRunSaysOfWhichTypeANameIs(t *testing.T) {
-	s, ctx, c := started(t)
-	_, err := c.NewSemaphore("hosts", 3).AcquireN(ctx, 1)
-	must(t, err)
-	must(t, c.NewLock("orders").Lock(ctx))
-	must(t, s.Client().Set(ctx, "visits", 7, 0).Err())
-	for want, args := range map[string]string{
-		"hosts is a semaphore: use --semaphore N\n":                                "hosts",
-		"visits is a semaphore without holders, or another counter: for a semapho": "visits",
-		"orders is a lock, and not a semaphore: leave out --semaphore\n":           "--semaphore 3 orders",
-	} {
-		_, errs, status := ctl(t, s.Addr(), "", append(append([]string{"run"}, strings.Fields(args)...), "--", "true")...)
-		assert.Contains(t, errs, want)
-		assert.Equal(t, statusNotAcquired, status)
-	}
 }
 
 // Each message names what to do next, and a flag of all commands leads to the help that has it.

@@ -10,7 +10,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -24,9 +23,6 @@ var errChanged = statusError{statusNotFreed, "not released: the holders have cha
 // unlock releases the lock with the given name.
 func (p *program) unlock(ctx context.Context, name string) error {
 	i, err := p.client.Inspect(ctx, name)
-	if errors.Is(err, relock.ErrNotALock) {
-		return errors.New(withoutAdvice(err))
-	}
 	if err != nil {
 		return err
 	}
