@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/discover"
 )
 
@@ -132,11 +130,7 @@ func (p *program) lock(do func(ctx context.Context, name string) error) func(*co
 		case len(words) == 0:
 			return badUsage("%s: the name of the lock is missing", c.Name())
 		}
-		err := p.on(c.Context(), func(ctx context.Context) error { return do(ctx, words[0]) })
-		if errors.Is(err, relock.ErrInvalid) { // the name is
-			return badUsage("%s", plain(err))
-		}
-		return err
+		return p.on(c.Context(), func(ctx context.Context) error { return do(ctx, words[0]) })
 	}
 }
 

@@ -114,14 +114,15 @@ func (p *program) run(ctx context.Context, args []string) error {
 	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
 	command, err := root.ExecuteContextC(ctx)
 	own := statusError{}
-	if err == nil || understood && !(errors.As(err, &own) && own.status == statusUsage) {
+	badName := errors.Is(err, relock.ErrInvalid)
+	if err == nil || understood && !badName && !(errors.As(err, &own) && own.status == statusUsage) {
 		return err
 	}
 	unknown := (*pflag.NotExistError)(nil)
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "" { // the text has the value, perhaps a password
 		err = errors.New("a flag begins with two dashes")
 	}
-	return badUsage("%v; see %s -h", err, command.CommandPath())
+	return badUsage("%s; see %s -h", plain(err), command.CommandPath())
 }
 
 // on connects to Redis and calls do, whose ctx is canceled by a signal that ends the program.
@@ -155,17 +156,11 @@ func (p *program) close() {
 	}
 }
 
-// version returns the version of the module, and the commit if Go knows it.
+// version returns the version of the module, which has the commit if it is no release, and that of Go.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "of unknown version"
 	}
-	text := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && !strings.Contains(text, s.Value[:min(12, len(s.Value))]) {
-			text += " " + s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return text + " " + info.GoVersion
+	return info.Main.Version + " " + info.GoVersion
 }

@@ -154,12 +154,12 @@ func TestListShowsHeldLocks(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	want := []string{
 		"NAME TYPE OWNER CLIENT HOLDS LEASE WAITING",
-		"java lock thread 42 5a2d7b1e… 1 no end 0",
+		"java lock thread 42 5a2d7b1e 1 no end 0",
 		`"orders:\x1b[31mred\n" lock goroutine`,
 		"orders:42 lock goroutine",
 		"prices write goroutine",
 		"prices read goroutine",
-		"values lock thread 43 5a2d7b1e… 2",
+		"values lock thread 43 5a2d7b1e 2",
 	}
 	require.Len(t, lines, len(want), out)
 	for i, line := range lines {

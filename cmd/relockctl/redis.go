@@ -29,13 +29,12 @@ const patience = 5 * time.Second
 // A connection is a connection to a Redis or to a Cluster.
 type connection struct {
 	rdb   redis.UniversalClient // a *redis.Client or a *redis.ClusterClient
-	addr  string
-	where string // addr, and the database if there are several
+	where string                // the address, and the database if there are several
 }
 
 // connected returns a connection to the database db at addr.
 func connected(rdb redis.UniversalClient, addr string, db int) *connection {
-	return &connection{rdb, addr, fmt.Sprintf("%s, db %d", addr, db)}
+	return &connection{rdb, fmt.Sprintf("%s, db %d", addr, db)}
 }
 
 // A place is the address of the Redis, as the command line has it.
@@ -87,25 +86,20 @@ func connect(ctx context.Context, p place) (*connection, error) {
 		}
 		return nil, fmt.Errorf("cannot reach the Redis at %s: %w", o.Addr+p.origin(), orSilence(err))
 	}
-	info, err := one.Info(asking, "server", "cluster").Result()
-	inCluster := strings.Contains(info, "cluster_enabled:1")
-	if err != nil { // the user may lack the permission, which HELLO needs not; an error counts as no Cluster
-		hello := redis.NewMapStringInterfaceCmd(asking, "hello")
-		_ = one.Process(asking, hello)
-		inCluster = hello.Val()["mode"] == "cluster"
-	}
-	switch {
-	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
+	hello := redis.NewMapStringInterfaceCmd(asking, "hello") // which needs no permission; an error counts as no Cluster
+	_ = one.Process(asking, hello)
+	switch hello.Val()["mode"] {
+	case "sentinel":
 		one.Close()
 		return nil, fmt.Errorf(
 			"the server at %s is a Sentinel, which has no locks: name one of its masters with --sentinel-master",
 			o.Addr,
 		)
-	case inCluster:
+	case "cluster":
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialerRetries: 1,
-		}), o.Addr, o.Addr}, nil
+		}), o.Addr}, nil
 	}
 	return connected(one, o.Addr, o.DB), nil
 }
@@ -200,7 +194,7 @@ type finding struct {
 func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	names, _, err := discover.NewScan(p.redis.rdb, pattern, nil).Step(ctx, math.MaxInt)
 	if err != nil {
-		return finding{}, fmt.Errorf("scan %s: %w", p.redis.addr, err)
+		return finding{}, fmt.Errorf("scan %s: %w", p.redis.where, err)
 	}
 	f, err := discover.Inspect(ctx, p.client, names, nil)
 	held := len(f.Locks)
@@ -229,9 +223,4 @@ func (f finding) notWhole() error {
 }
 
 // counted returns the text for the number of keys that are left out.
-func (f finding) counted() string {
-	if len(f.LeftOut) == 1 {
-		return "1 key left out"
-	}
-	return fmt.Sprintf("%d keys left out", len(f.LeftOut))
-}
+func (f finding) counted() string { return count(len(f.LeftOut), "key") + " left out" }

@@ -63,12 +63,8 @@ func (j *job) complete(words, args []string) (err error) {
 		return badUsage("run: the name of the lock is missing")
 	case len(words) > 1 || len(args) == 0:
 		return badUsage("run: needs a name, then --, then the command: relockctl run NAME -- COMMAND [ARG...]")
-	case j.wait < 0:
-		return badUsage("--wait %v: must not be negative", j.wait)
-	case j.lease < 0:
-		return badUsage("--lease %v: must not be negative", j.lease)
-	case j.grace < 0:
-		return badUsage("--grace %v: must not be negative", j.grace)
+	case min(j.wait, j.lease, j.grace) < 0:
+		return badUsage("run: a time must not be negative")
 	case j.grace >= validity(j.leaseOrDefault()):
 		text := fmt.Sprintf("--grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
 		if j.grace == defaultGrace {
@@ -175,7 +171,7 @@ func (p *program) acquire(ctx context.Context, signals <-chan os.Signal) (*keepe
 		return nil, statusError{statusSignal + int(s.(syscall.Signal)),
 			fmt.Sprintf("%v: the command was not started", s)}
 	}
-	if own := (statusError{}); err != nil && !errors.As(err, &own) {
+	if own := (statusError{}); err != nil && !errors.As(err, &own) && !errors.Is(err, relock.ErrInvalid) {
 		err = statusError{statusNotAcquired, plain(err)}
 	}
 	return k, err
@@ -221,8 +217,6 @@ func (p *program) ask(ctx context.Context) (*keeper, error) {
 	}
 	hold, ok, err := j.tryAcquire(ctx, j.lock(p.client))
 	switch {
-	case errors.Is(err, relock.ErrInvalid):
-		return nil, badUsage("%s", plain(err))
 	case err != nil:
 		return nil, err
 	case !ok && j.skip:

@@ -65,7 +65,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 		return err
 	}
 	options := []relockui.Option{
-		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.addr),
+		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.where),
 		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))),
 	}
 	var hosts []string
@@ -97,7 +97,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 	if p.page.allowUnlock {
 		may = "can release them by force"
 	}
-	fmt.Fprintf(p.err, "The page shows the locks at %s, and %s. Ctrl-C ends.\n", p.redis.addr, may)
+	fmt.Fprintf(p.err, "The page shows the locks at %s, and %s. Ctrl-C ends.\n", p.redis.where, may)
 	if everywhere && len(hosts) == 0 {
 		fmt.Fprintln(p.err, "It answers only requests for localhost, 127.0.0.1 and [::1]: "+
 			"pass the names by which other machines know this host with --hosts.")

@@ -107,14 +107,12 @@ func (p *program) print(v any) error {
 func harmless(text string) string {
 	var out strings.Builder
 	for _, r := range text {
-		switch {
-		case unicode.IsPrint(r):
+		if unicode.IsPrint(r) {
 			out.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
 		}
 	}
 	return out.String()
@@ -149,14 +147,14 @@ func (p *program) lines(locks []relock.Inspection, n int, brief bool) string {
 	var rows []row
 	for _, i := range locks {
 		for _, h := range i.Holders {
-			owner, client, has, host := middle(quote(h.Owner), n), orNone(h.Client), holds(h), none
+			owner, client, has, host := short(quote(h.Owner), n), orNone(h.Client), holds(h), none
 			switch {
 			case p.wide:
 				host = orNone(h.Host)
 			case brief:
 				owner, client, has = none, none, none
 			default:
-				client = short(client, 9)
+				client = fmt.Sprintf("%.8s", client) // enough to find it in logs
 			}
 			color := plainText
 			switch {
@@ -166,8 +164,8 @@ func (p *program) lines(locks []relock.Inspection, n int, brief bool) string {
 				color = yellow
 			}
 			rows = append(rows, row{color, []string{
-				middle(quote(i.Name), max(n, 20)), middle(typeOf(i, h), max(n, 12)), owner, client, has, lease(h.Remaining), haveWaited(i),
-				waiting(i), middle(orNone(h.Label), n), host,
+				short(quote(i.Name), max(n, 20)), short(typeOf(i, h), max(n, 12)), owner, client, has, lease(h.Remaining), haveWaited(i),
+				waiting(i), short(orNone(h.Label), n), host,
 			}})
 		}
 	}
@@ -209,12 +207,6 @@ func since(i relock.Inspection, t time.Time) string {
 	return max(0, i.At.Sub(t)).Truncate(time.Second).String()
 }
 
-// goneLast returns waiters in their order, those that are gone behind the others.
-func goneLast(waiters []relock.Waiter) []relock.Waiter {
-	gone := slices.DeleteFunc(slices.Clone(waiters), func(w relock.Waiter) bool { return !isGone(w) })
-	return append(slices.DeleteFunc(slices.Clone(waiters), isGone), gone...)
-}
-
 func isGone(w relock.Waiter) bool { return w.Reachable == relock.ReachableNo }
 
 // details returns everything that is known about a lock.
@@ -251,30 +243,30 @@ func (p *program) details(i relock.Inspection) string {
 	}
 	var holders, waiters []row
 	for _, h := range i.Holders {
-		color := plainText
-		if h.Remaining <= 0 {
-			color = red
-		}
-		holders = append(holders, row{color, []string{
-			quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), strconv.Itoa(h.HoldCount),
-			lease(h.Remaining),
+		holders = append(holders, row{plainText, []string{
+			quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), holds(h), lease(h.Remaining),
 		}})
 	}
-	for n, w := range goneLast(i.Waiters) {
-		place, as := strconv.Itoa(n+1), none
-		if isGone(w) {
-			place = none
+	for _, gone := range []bool{false, true} { // who is gone comes last, without a place
+		for _, w := range i.Waiters {
+			if isGone(w) != gone {
+				continue
+			}
+			place, as := none, none
+			if !gone {
+				place = strconv.Itoa(len(waiters) + 1)
+			}
+			switch {
+			case w.Permits > 0:
+				as = permits(w.Permits)
+			case w.Write:
+				as = "write"
+			}
+			waiters = append(waiters, row{plainText, []string{
+				place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
+				string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline),
+			}})
 		}
-		switch {
-		case w.Permits > 0:
-			as = permits(w.Permits)
-		case w.Write:
-			as = "write"
-		}
-		waiters = append(waiters, row{plainText, []string{
-			place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
-			string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline),
-		}})
 	}
 	if len(holders) > 0 {
 		heads := []string{"HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE"}
@@ -304,11 +296,9 @@ func typeText(i relock.Inspection) string {
 	return string(i.Type)
 }
 
-// roleOf returns in which way a hold has its lock, if there are several ways.
+// roleOf returns which of the two locks of a read/write lock a hold has.
 func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
-	case h.Permits > 0:
-		return permits(h.Permits)
 	case i.Type != relock.TypeReadWrite:
 		return none
 	case h.Write:

@@ -76,15 +76,9 @@ func width(text string) (n int) {
 	return n
 }
 
-// short returns s without its end if it has more than n characters.
-func short(s string, n int) string { return cut(s, n, 0) }
-
-// middle returns s without its middle if it has more than n characters: names often differ at their ends.
-func middle(s string, n int) string { return cut(s, n, (n-1)/2) }
-
-// cut returns the beginning of s, and an end with that many characters, if s has more than n.
-func cut(s string, n, end int) string {
-	letters := []rune(s)
+// short returns s without its middle if it has more than n characters: names often differ at their ends.
+func short(s string, n int) string {
+	letters, end := []rune(s), (n-1)/2
 	if len(letters) <= n {
 		return s
 	}

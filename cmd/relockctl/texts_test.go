@@ -118,7 +118,7 @@ func TestRedisThatDoesNotAnswerIsReported(t *testing.T) {
 // The first message of serve tells whether the page can release locks.
 func TestServeSaysWhetherItReleases(t *testing.T) {
 	s := testredis.Start(t)
-	shows := "The page shows the locks at " + s.Addr() + ", and "
+	shows := "The page shows the locks at " + s.Addr() + ", db 0, and "
 	for want, args := range map[string][]string{
 		shows + "cannot release them: --allow-unlock allows it. Ctrl-C ends.\n": {},
 		shows + "can release them by force. Ctrl-C ends.\n":                     {"--allow-unlock"},

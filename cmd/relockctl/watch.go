@@ -103,7 +103,7 @@ func (p *program) title(pattern string, found finding, failed error) string {
 		"%s   locks %s at %s: %s",
 		time.Now().Format(time.TimeOnly),
 		short(quote(pattern), 48),
-		p.redis.addr,
+		p.redis.where,
 		state,
 	)
 }
