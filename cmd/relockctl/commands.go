@@ -99,13 +99,11 @@ func noSuchCommand(root *cobra.Command, words []string) error {
 func (p *program) locks(do func(ctx context.Context, pattern string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, words []string) error {
 		pattern := "*"
-		switch {
-		case len(words) > 1:
-			return badUsage("%s %s: more than one argument; quote the pattern", c.Name(), strings.Join(words, " "))
-		case len(words) == 1 && isAddress(words[0]):
-			return badUsage("%s: %s", c.Name(), useURL)
-		case len(words) == 1 && words[0] != "":
+		if len(words) == 1 && words[0] != "" {
 			pattern = words[0]
+		}
+		if isAddress(pattern) {
+			return badUsage("%s", useURL)
 		}
 		if p.every < 100*time.Millisecond {
 			return badUsage("--every %v: must be at least 100ms", p.every)
@@ -124,12 +122,6 @@ func isAddress(word string) bool {
 // lock returns the function of a command for one lock.
 func (p *program) lock(do func(ctx context.Context, name string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, words []string) error {
-		switch {
-		case len(words) > 1:
-			return badUsage("%s %s: more than one argument: it takes one name", c.Name(), strings.Join(words, " "))
-		case len(words) == 0:
-			return badUsage("%s: the name of the lock is missing", c.Name())
-		}
 		return p.on(c.Context(), func(ctx context.Context) error { return do(ctx, words[0]) })
 	}
 }
@@ -144,8 +136,10 @@ const (
 func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completed)
 	defer cancel()
-	defer p.close()
-	if len(words) > 0 || p.open(ctx) != nil {
+	switch {
+	case len(words) > 0: // perhaps the command of run, and its files
+		return nil, cobra.ShellCompDirectiveDefault
+	case p.open(ctx) != nil:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	names, _, _ := discover.NewScan(p.redis.rdb, literally(typed)+"*", nil).Step(ctx, completing) // there may be none
@@ -163,6 +157,7 @@ func (p *program) listCommand() *cobra.Command {
 		Use: "list [PATTERN]", Short: "list the locks that are held",
 		Long: "Lists the locks that are held, with a line for each holder. Those that others\n" +
 			"have waited for the longest come first." + aboutPatterns + exitsOfLists,
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: p.namesLike,
 		RunE:              p.locks(p.list),
 	}
@@ -192,6 +187,7 @@ Exit status:
   1  Redis cannot be reached or returned an error, or the key is not a lock
   2  the command line is not valid
   3  the lock is not held`,
+		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: p.namesLike,
 		RunE:              p.lock(p.show),
 	}
@@ -203,6 +199,7 @@ func (p *program) watchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch [PATTERN]", Short: "list repeatedly, until Ctrl-C",
 		Long:              "Lists the locks that are held, repeatedly, until Ctrl-C." + aboutPatterns + exitsOfLists,
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: p.namesLike,
 		RunE:              p.locks(p.watch),
 	}
@@ -225,8 +222,9 @@ Exit status:
   0  ended with Ctrl-C
   1  Redis failed, or the port cannot be opened
   2  the command line is not valid`,
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: p.namesLike,
-		PreRunE:           func(*cobra.Command, []string) error { return p.page.check() },
+		PreRunE:           func(*cobra.Command, []string) (err error) { p.page.tcp, err = p.page.check(); return err },
 		RunE:              p.locks(p.serve),
 	}
 	flags := c.Flags()
@@ -251,6 +249,7 @@ Exit status:
   2  the command line is not valid
   3  the lock is not held
   4  not released: you did not answer yes, or the holders have changed meanwhile`,
+		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: p.namesLike, SuggestFor: []string{"release", "free", "force"},
 		RunE: p.lock(p.unlock),
 	}
@@ -273,12 +272,7 @@ Exit status:
   76   the lock was lost, or could not be renewed, while the command ran
   126  the command cannot be executed; 127: it was not found`,
 		DisableFlagsInUseLine: true,
-		ValidArgsFunction: func(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
-			if len(words) > 0 { // the command, and its files
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return p.namesLike(c, words, typed)
-		},
+		ValidArgsFunction:     p.namesLike,
 		RunE: func(c *cobra.Command, args []string) error {
 			words, rest := args, []string(nil)
 			if n := c.ArgsLenAtDash(); n >= 0 {

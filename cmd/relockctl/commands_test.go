@@ -55,7 +55,7 @@ func TestShellsCompleteNames(t *testing.T) {
 		"--addr x:1 show lo": ":4\n",
 		"show l*":            ":4\n",
 		"unlock --yes ot":    "other\n:4\n",
-		"show lock:a ":       ":4\n",
+		"show lock:a ":       ":0\n",
 		"show --json lock":   "lock:a\nlock:b\n:4\n",
 		"list lock:":         "lock:a\nlock:b\n:4\n",
 		"watch lock:":        "lock:a\nlock:b\n:4\n",

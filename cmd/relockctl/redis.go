@@ -48,26 +48,18 @@ type place struct {
 	tls    tlsFiles
 }
 
-// complete sets the URL.
-func (p *place) complete() error {
+// connect connects to the Redis at p.
+func connect(ctx context.Context, p place) (*connection, error) {
 	addrs := strings.Split(p.addr, ",")
 	switch {
 	case p.url != "" && p.addr != "":
-		return badUsage("--url and --addr: use only one of them")
+		return nil, badUsage("--url and --addr: use only one of them")
 	case len(addrs) > 1 && p.master == "":
-		return badUsage("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
+		return nil, badUsage("--addr %s: several addresses are only for --sentinel-master", quote(p.addr))
 	case p.addr != "":
 		p.url, p.more = "redis://"+addrs[0], addrs[1:]
 	case p.url == "":
 		p.url = p.env
-	}
-	return nil
-}
-
-// connect connects to the Redis at p.
-func connect(ctx context.Context, p place) (*connection, error) {
-	if err := p.complete(); err != nil {
-		return nil, err
 	}
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -24,19 +24,14 @@ const defaultPage = "127.0.0.1:8080"
 // A pageOptions has the flags of serve.
 type pageOptions struct {
 	addr        string
+	tcp         *net.TCPAddr // addr, once it was checked
 	expose      bool
 	hosts       string
 	allowUnlock bool
 }
 
-// check returns an error if the page may not be served at its address. It is found before Redis is asked.
-func (o *pageOptions) check() error {
-	_, err := o.listenAddr()
-	return err
-}
-
-// listenAddr returns the address of the page.
-func (o *pageOptions) listenAddr() (*net.TCPAddr, error) {
+// check returns the address of the page, or an error if the page may not be served there.
+func (o *pageOptions) check() (*net.TCPAddr, error) {
 	addr, err := net.ResolveTCPAddr("tcp", o.addr)
 	switch {
 	case err != nil:
@@ -60,10 +55,7 @@ func linkHost(addr *net.TCPAddr, hosts []string) string {
 
 // serve serves the page until ctx is done.
 func (p *program) serve(ctx context.Context, pattern string) error {
-	addr, err := p.page.listenAddr()
-	if err != nil {
-		return err
-	}
+	addr := p.page.tcp
 	options := []relockui.Option{
 		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.where),
 		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))),

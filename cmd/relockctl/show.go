@@ -128,17 +128,16 @@ func (p *program) table(locks []relock.Inspection) (text, note string) {
 	case columns == 0:
 		return p.lines(locks, 48, false), ""
 	}
-	for n := 150; n >= 30; n = n * 3 / 4 {
-		if text = p.lines(locks, n, false); width(text) <= columns {
-			return text, ""
+	for n, brief := 150, false; n >= 8; n = n * 7 / 8 {
+		if text = p.lines(locks, n, brief); width(text) <= columns {
+			return text, note
+		}
+		if n < 30 && !brief {
+			n, brief = 64, true
+			note = "Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n"
 		}
 	}
-	for n := 64; n >= 8; n = n * 15 / 16 {
-		if text = p.lines(locks, n, true); width(text) <= columns {
-			break
-		}
-	}
-	return text, "Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n"
+	return text, note
 }
 
 // lines returns the table, with texts of n characters at most, or as long as they must be, and without some columns if
@@ -215,8 +214,6 @@ func (p *program) details(i relock.Inspection) string {
 	switch {
 	case i.Type == relock.TypeNone:
 		lockType = "none: not held, and no known waiters"
-	case i.Type == relock.TypeLock && i.Token == 0 && i.Waiting == 0:
-		lockType = "lock, or a fair lock without waiters, which looks the same"
 	case i.Ambiguous:
 		lockType = "semaphore, or another counter, such as a latch, which looks the same without holders"
 	}

@@ -6,13 +6,15 @@ package main
 
 import (
 	"os"
-	"syscall"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // size is how many columns and rows the terminal f has, if it is one.
 func size(f *os.File) (columns, rows int, terminal bool) {
-	var window struct{ rows, columns, width, height uint16 }
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&window)))
-	return int(window.columns), int(window.rows), errno == 0
+	window, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(window.Col), int(window.Row), true
 }

@@ -60,8 +60,8 @@ func TestMistakesAreAnswered(t *testing.T) {
 		status int
 	}{
 		{[]string{"list", "lock:invoices:1", "--waiting"}, ", db 0.\n", statusDone}, // it is held
-		{[]string{"list", "redis://:secret@x:1"}, "list: " + useURL + "; see relockctl list -h\n", statusUsage},
-		{[]string{"rediss://:secret@x:1"}, " the argument is an address: use --url; see", statusUsage},
+		{[]string{"list", "redis://:secret@x:1"}, ": " + useURL + "; see relockctl list -h\n", statusUsage},
+		{[]string{"rediss://:secret@x:1"}, ": the argument is an address: use --url; see", statusUsage},
 		{[]string{"watch", "--every"}, "flag needs an argument: --every; see relockctl watch -h\n", statusUsage},
 		{[]string{"release", "x"}, "release: no such command (did you mean unlock?)", statusUsage},
 		{[]string{"show", "lock:…:1"}, "; the name was shortened: list --wide shows it whole\n", statusFree},

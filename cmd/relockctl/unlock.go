@@ -22,47 +22,57 @@ var errChanged = statusError{statusNotFreed, "not released: the holders have cha
 
 // unlock releases the lock with the given name.
 func (p *program) unlock(ctx context.Context, name string) error {
-	i, err := p.client.Inspect(ctx, name)
+	i, err := p.heldBy(ctx, name)
+	if err == nil && !p.yes {
+		i, err = p.confirmed(ctx, i)
+	}
 	if err != nil {
 		return err
-	}
-	if len(i.Holders) == 0 {
-		return p.notHeld(i)
-	}
-	if !p.yes {
-		p.colors = hasColors(p.err) // which the question is written to
-		fmt.Fprintf(p.err, "%s\nThis %s. A holder may still be working. Release it? [y/N] ", p.details(i), releases(i))
-		switch p.answer(ctx) {
-		case "y", "yes":
-		case "":
-			fmt.Fprintln(p.err)
-			return statusError{statusNotFreed, "not released: no answer: pass --yes in a script"}
-		default:
-			return statusError{statusNotFreed, "not released"}
-		}
-		now, err := p.client.Inspect(ctx, name)
-		switch {
-		case err != nil:
-			return err
-		case len(now.Holders) == 0:
-			return p.notHeld(now)
-		case !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }):
-			return errChanged
-		}
-		i = now
 	}
 	freed, err := p.force(ctx, i)
-	if err != nil {
+	if err == nil && !freed { // those that were shown do not hold it any more
+		_, err = p.heldBy(ctx, name)
+		err = cmp.Or(err, error(errChanged))
+	}
+	switch {
+	case err != nil:
 		return err
-	}
-	if !freed {
-		return p.notFreed(ctx, name)
-	}
-	if p.json {
+	case p.json:
 		return p.print(jsonUnlock{true, lockJSON(i)})
 	}
 	_, err = fmt.Fprintf(p.out, "%s was released.\n", quote(name))
 	return err
+}
+
+// heldBy returns the lock with the given name, or an error if it is not held.
+func (p *program) heldBy(ctx context.Context, name string) (relock.Inspection, error) {
+	i, err := p.client.Inspect(ctx, name)
+	if err == nil && len(i.Holders) == 0 {
+		err = statusError{statusFree, p.isNotHeld(name) + notAName("unlock", name)}
+		if p.json {
+			err = cmp.Or(p.print(jsonUnlock{false, lockJSON(i)}), err)
+		}
+	}
+	return i, err
+}
+
+// confirmed shows a lock, and returns it as it is after the answer. It returns an error unless that is yes, and if the
+// holders have changed.
+func (p *program) confirmed(ctx context.Context, i relock.Inspection) (relock.Inspection, error) {
+	p.colors = hasColors(p.err) // which the question is written to
+	fmt.Fprintf(p.err, "%s\nThis %s. A holder may still be working. Release it? [y/N] ", p.details(i), releases(i))
+	answer := p.answer(ctx)
+	if answer == "" {
+		return i, statusError{statusNotFreed, "not released: no answer: pass --yes in a script"}
+	}
+	if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
+		return i, statusError{statusNotFreed, "not released"}
+	}
+	now, err := p.heldBy(ctx, i.Name)
+	if err == nil && !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }) {
+		err = errChanged
+	}
+	return now, err
 }
 
 // releases returns what unlock does: it releases everything that is held of a lock.
@@ -102,28 +112,6 @@ func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, e
 	return p.client.ForceUnlock(ctx, i)
 }
 
-// notFreed reports that the holders that were shown do not hold the lock any more.
-func (p *program) notFreed(ctx context.Context, name string) error {
-	now, err := p.client.Inspect(ctx, name)
-	switch {
-	case err != nil:
-		return err
-	case len(now.Holders) == 0:
-		return p.notHeld(now)
-	}
-	return errChanged
-}
-
-// notHeld reports that the lock is not held.
-func (p *program) notHeld(i relock.Inspection) error {
-	if p.json {
-		if err := p.print(jsonUnlock{false, lockJSON(i)}); err != nil {
-			return err
-		}
-	}
-	return statusError{statusFree, p.isNotHeld(i.Name) + notAName("unlock", i.Name)}
-}
-
 // isNotHeld says that a lock is not held, and where: it may be held in another Redis, or in another database.
 func (p *program) isNotHeld(name string) string {
 	return quote(name) + " is not held at " + p.redis.where
@@ -145,22 +133,22 @@ func notAName(command, name string) string {
 		command, argument(name))
 }
 
-// answer returns what the user answers before ctx is done, as one line of small letters. It is "" without an answer.
+// answer returns the line with which the user answers before ctx is done, or "".
 func (p *program) answer(ctx context.Context) string {
 	answer := make(chan string, 1)
 	go func() { // a read cannot be interrupted: this goroutine ends with the program
 		line, err := bufio.NewReader(p.in).ReadString('\n')
-		switch {
-		case err != nil && err != io.EOF:
-			line = ""
-		case err == nil:
-			line = cmp.Or(strings.TrimSpace(line), "no") // as the question has it
+		if err != nil {
+			fmt.Fprintln(p.err)
 		}
-		answer <- strings.ToLower(strings.TrimSpace(line))
+		if err != nil && err != io.EOF {
+			line = ""
+		}
+		answer <- line
 	}()
 	select {
-	case said := <-answer:
-		return said
+	case line := <-answer:
+		return line
 	case <-ctx.Done():
 		fmt.Fprintln(p.err)
 		return "no"
