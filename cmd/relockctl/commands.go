@@ -126,15 +126,9 @@ func (p *program) lock(do func(ctx context.Context, name string) error) func(*co
 	}
 }
 
-// completed is how long a shell may wait for the names of locks, and completing how many SCAN requests that takes.
-const (
-	completed  = 2 * time.Second
-	completing = 50
-)
-
 // namesLike returns the names of locks that begin as typed, for a shell, which reads no others than plain ones.
 func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(c.Context(), completed)
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()
 	switch {
 	case len(words) > 0: // perhaps the command of run, and its files
@@ -142,7 +136,7 @@ func (p *program) namesLike(c *cobra.Command, words []string, typed string) ([]s
 	case p.open(ctx) != nil:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	names, _, _ := discover.NewScan(p.redis.rdb, literally(typed)+"*", nil).Step(ctx, completing) // there may be none
+	names, _, _ := discover.NewScan(p.redis.rdb, literally(typed)+"*", nil).Step(ctx, 50) // as far as that many SCAN requests find them
 	names = slices.DeleteFunc(names, func(name string) bool { return shellWord(name) != name })
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
@@ -231,7 +225,7 @@ Exit status:
 	flags.StringVar(&p.page.addr, "addr", defaultPage, "`host:port` of the page; of the Redis in front of serve")
 	p.addEvery(flags)
 	flags.BoolVar(&p.page.expose, "expose", false, "allow an address that other machines can reach")
-	flags.StringVar(&p.page.hosts, "hosts", "", "further `names` of this host in the URL, commas between")
+	flags.StringSliceVar(&p.page.hosts, "hosts", nil, "further `names` of this host in the URL, commas between")
 	flags.BoolVar(&p.page.allowUnlock, "allow-unlock", false, "let the page release locks by force, after asking")
 	return c
 }

@@ -87,11 +87,11 @@ func TestEmptyListIsASentence(t *testing.T) {
 	s := testredis.Start(t)
 	at := " at " + s.Addr() + ", db "
 	for want, args := range map[string][]string{
-		"No lock is held" + at + "0.\n":                                             {"list"},
+		"No lock that matches * is held" + at + "0.\n":                              {"list"},
 		"No lock that matches a* is held" + at + "0.\n":                             {"list", "a*"},
-		"No lock has waiters" + at + "0.\n":                                         {"list", "--waiting"},
+		"No lock that matches * has waiters" + at + "0.\n":                          {"list", "--waiting"},
 		"No lock that matches a* has waiters" + at + "0.\n":                         {"list", "--waiting", "a*"},
-		"No lock is held" + at + "3.\n":                                             {"--addr", s.Addr() + "/3", "list"},
+		"No lock that matches * is held" + at + "3.\n":                              {"--addr", s.Addr() + "/3", "list"},
 		"No lock that matches lock:a is held" + at + "0. Did you mean 'lock:a*'?\n": {"list", "lock:a"},
 	} {
 		out, errs, status := ctl(t, s.Addr(), "", args...)
@@ -161,12 +161,15 @@ func TestTypeSaysWhatRedisKnows(t *testing.T) {
 // All columns begin below each other, in colors, too, and those without any text are left out.
 func TestColumnsAreAligned(t *testing.T) {
 	heads := []string{"NAME", "HOST", "AS", "N"}
-	rows := []row{{red, []string{"a", none, none, "1"}}, {plainText, []string{"größer", none, "read", "2"}}}
+	rows := []row{{red, []string{"a", none, none, "1"}}, {"", []string{"größer", none, "read", "2"}}}
 	for _, p := range []*program{{}, {colors: true}} {
-		text := strings.NewReplacer(red, "", bold, "", reset, "").Replace(p.aligned(heads, rows))
+		text, width := p.aligned(heads, rows)
+		assert.Equal(t, 15, width)
+		text = strings.NewReplacer(red, "", bold, "", reset, "").Replace(text)
 		assert.Equal(t, "NAME    AS    N\na       -     1\ngrößer  read  2\n", text)
 	}
-	assert.Contains(t, (&program{colors: true}).aligned(heads, rows), red+"a       -     1"+reset+"\n")
+	text, _ := (&program{colors: true}).aligned(heads, rows)
+	assert.Contains(t, text, red+"a       -     1"+reset+"\n")
 }
 
 // Who gives a pattern to a command that takes a name is told so. A name may look like a pattern.

@@ -114,8 +114,8 @@ func (p *program) run(ctx context.Context, args []string) error {
 	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
 	command, err := root.ExecuteContextC(ctx)
 	own := statusError{}
-	badName := errors.Is(err, relock.ErrInvalid)
-	if err == nil || understood && !badName && !(errors.As(err, &own) && own.status == statusUsage) {
+	bad := errors.As(err, &own) && own.status == statusUsage || errors.Is(err, relock.ErrInvalid)
+	if err == nil || understood && !bad {
 		return err
 	}
 	unknown := (*pflag.NotExistError)(nil)
@@ -158,9 +158,6 @@ func (p *program) close() {
 
 // version returns the version of the module, which has the commit if it is no release, and that of Go.
 func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "of unknown version"
-	}
+	info, _ := debug.ReadBuildInfo()
 	return info.Main.Version + " " + info.GoVersion
 }

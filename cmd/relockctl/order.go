@@ -44,15 +44,11 @@ func firstSince(i relock.Inspection) time.Time {
 
 // nothing returns what is said if no lock is listed.
 func (p *program) nothing(pattern string, found finding) string {
-	text := "No lock"
-	if pattern != "*" {
-		text += " that matches " + quote(pattern)
-	}
 	state := "is held"
 	if p.waiting {
 		state = "has waiters"
 	}
-	text += fmt.Sprintf(" %s at %s.", state, p.redis.where)
+	text := fmt.Sprintf("No lock that matches %s %s at %s.", quote(pattern), state, p.redis.where)
 	if found.held == 0 && !strings.ContainsAny(pattern, wildcards) {
 		text += fmt.Sprintf(" Did you mean %s?", shellWord(pattern+"*"))
 	}

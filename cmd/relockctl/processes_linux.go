@@ -16,13 +16,14 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // adopt is called before the command is started. The kernel kills the command when the thread that starts it ends: see
 // start.
 func (c *child) adopt() {
-	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
-	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0)
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	c.deaths = make(chan os.Signal, 1)
 	signal.Notify(c.deaths, syscall.SIGCHLD)
@@ -62,8 +63,8 @@ func (c *child) hasChildren() bool {
 	default:
 		return false
 	}
-	_, _, err := syscall.Syscall6(syscall.SYS_WAITID, 0, 0, 0, syscall.WEXITED|syscall.WNOHANG|syscall.WNOWAIT, 0, 0)
-	return err != syscall.ECHILD && len(c.before) == 0
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err != unix.ECHILD && len(c.before) == 0
 }
 
 // A process is what /proc tells about one.

@@ -32,11 +32,6 @@ type connection struct {
 	where string                // the address, and the database if there are several
 }
 
-// connected returns a connection to the database db at addr.
-func connected(rdb redis.UniversalClient, addr string, db int) *connection {
-	return &connection{rdb, fmt.Sprintf("%s, db %d", addr, db)}
-}
-
 // A place is the address of the Redis, as the command line has it.
 type place struct {
 	url    string   // "" for this machine
@@ -93,7 +88,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 			Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, DialerRetries: 1,
 		}), o.Addr}, nil
 	}
-	return connected(one, o.Addr, o.DB), nil
+	return &connection{one, fmt.Sprintf("%s, db %d", o.Addr, o.DB)}, nil
 }
 
 // connectToMaster asks the Sentinels for the Redis, now and after every failover.
@@ -124,7 +119,7 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	})
 	addr := fmt.Sprintf("%s of the Sentinel at %s", quote(p.master), strings.Join(sentinels, ","))
 	if err = rdb.Ping(ctx).Err(); err == nil {
-		return connected(rdb, addr, o.DB), nil
+		return &connection{rdb, fmt.Sprintf("%s, db %d", addr, o.DB)}, nil
 	}
 	go rdb.Close() // which waits for a handshake that has begun; the program ends before
 	if errors.Is(err, redis.Nil) {

@@ -59,18 +59,12 @@ type job struct {
 // command that is not found.
 func (j *job) complete(words, args []string) (err error) {
 	switch {
-	case len(words) == 0:
-		return badUsage("run: the name of the lock is missing")
-	case len(words) > 1 || len(args) == 0:
+	case len(words) != 1 || len(args) == 0:
 		return badUsage("run: needs a name, then --, then the command: relockctl run NAME -- COMMAND [ARG...]")
 	case min(j.wait, j.lease, j.grace) < 0:
 		return badUsage("run: a time must not be negative")
 	case j.grace >= validity(j.leaseOrDefault()):
-		text := fmt.Sprintf("--grace %v: must be shorter than the lease of %v", j.grace, j.leaseOrDefault())
-		if j.grace == defaultGrace {
-			text += "; pass a shorter one"
-		}
-		return badUsage("%s", text)
+		return badUsage("--grace %v: must be shorter than the lease of %v; pass a shorter one", j.grace, j.leaseOrDefault())
 	case j.permits > 0 && (j.fair || j.fenced):
 		return badUsage("--semaphore cannot be used with --fair or --fenced")
 	}
@@ -97,8 +91,6 @@ func lookUp(command string) (string, error) {
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound) && !onPath(command), errors.Is(err, fs.ErrNotExist):
 		return "", statusError{statusNotFound, quote(command) + ": command not found"}
-	case errors.Is(err, exec.ErrDot):
-		return "", statusError{statusNotExecutable, quote(command) + " is in the current directory: call it as ./" + command}
 	}
 	return "", statusError{statusNotExecutable, quote(command) + ": cannot be executed"}
 }
@@ -246,10 +238,11 @@ func (j *job) notAcquired() string {
 	if j.wait > 0 {
 		text += fmt.Sprintf(" within %v", j.wait)
 	}
+	why := "another owner holds it"
 	if j.permits > 0 {
-		return text + ", because others hold its permits, or wait for them; relockctl show shows who"
+		why = "others hold its permits, or wait for them"
 	}
-	return text + ", because another owner holds it; relockctl show shows who"
+	return text + ", because " + why + "; relockctl show shows who"
 }
 
 // tryAcquire acquires the lock, within the wait. A wait also ends with false if Redis has been lost meanwhile, which is

@@ -26,7 +26,7 @@ type pageOptions struct {
 	addr        string
 	tcp         *net.TCPAddr // addr, once it was checked
 	expose      bool
-	hosts       string
+	hosts       []string
 	allowUnlock bool
 }
 
@@ -58,12 +58,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 	addr := p.page.tcp
 	options := []relockui.Option{
 		relockui.WithPattern(pattern), relockui.WithInterval(p.every), relockui.WithTitle("Locks at " + p.redis.where),
-		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))),
-	}
-	var hosts []string
-	if p.page.hosts != "" {
-		hosts = strings.Split(p.page.hosts, ",")
-		options = append(options, relockui.WithHosts(hosts...))
+		relockui.WithLogger(slog.New(slog.NewTextHandler(p.err, nil))), relockui.WithHosts(p.page.hosts...),
 	}
 	everywhere := len(addr.IP) == 0 || addr.IP.IsUnspecified()
 	if !everywhere {
@@ -81,7 +76,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
-	if _, err := fmt.Fprintf(p.out, "http://%s/\n", linkHost(listener.Addr().(*net.TCPAddr), hosts)); err != nil {
+	if _, err := fmt.Fprintf(p.out, "http://%s/\n", linkHost(listener.Addr().(*net.TCPAddr), p.page.hosts)); err != nil {
 		listener.Close()
 		return err
 	}
@@ -90,7 +85,7 @@ func (p *program) serve(ctx context.Context, pattern string) error {
 		may = "can release them by force"
 	}
 	fmt.Fprintf(p.err, "The page shows the locks at %s, and %s. Ctrl-C ends.\n", p.redis.where, may)
-	if everywhere && len(hosts) == 0 {
+	if everywhere && len(p.page.hosts) == 0 {
 		fmt.Fprintln(p.err, "It answers only requests for localhost, 127.0.0.1 and [::1]: "+
 			"pass the names by which other machines know this host with --hosts.")
 	}

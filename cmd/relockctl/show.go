@@ -35,20 +35,15 @@ func (p *program) list(ctx context.Context, pattern string) error {
 	case p.json:
 		err = p.print(asJSON(found.Locks))
 	case len(found.Locks) > 0:
-		table, note := p.table(found.Locks)
-		_, err = io.WriteString(p.out, table+p.summary(found, note))
+		text, note := p.table(found.Locks)
+		if _, _, people := size(p.out); people { // programs count the lines
+			text += "\n" + found.total + "\n" + note
+		}
+		_, err = io.WriteString(p.out, text)
 	case len(found.LeftOut) == 0:
 		fmt.Fprintln(p.err, p.nothing(pattern, found))
 	}
 	return cmp.Or(err, found.notWhole())
-}
-
-// summary returns lines below the list, for people: programs count the lines.
-func (p *program) summary(found finding, note string) string {
-	if _, _, terminal := size(p.out); !terminal {
-		return ""
-	}
-	return "\n" + found.total + "\n" + note
 }
 
 // show prints one lock, and what to do about it.
@@ -124,25 +119,25 @@ func (p *program) table(locks []relock.Inspection) (text, note string) {
 	columns, _, _ := size(p.out)
 	switch {
 	case p.wide:
-		return p.lines(locks, math.MaxInt, false), ""
+		text, _ = p.lines(locks, math.MaxInt, false)
+		return text, ""
 	case columns == 0:
-		return p.lines(locks, 48, false), ""
+		text, _ = p.lines(locks, 48, false)
+		return text, ""
 	}
-	for n, brief := 150, false; n >= 8; n = n * 7 / 8 {
-		if text = p.lines(locks, n, brief); width(text) <= columns {
-			return text, note
-		}
+	for n, brief, width := 150, false, math.MaxInt; width > columns && n >= 8; n = n * 7 / 8 {
 		if n < 30 && !brief {
 			n, brief = 64, true
 			note = "Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n"
 		}
+		text, width = p.lines(locks, n, brief)
 	}
 	return text, note
 }
 
 // lines returns the table, with texts of n characters at most, or as long as they must be, and without some columns if
 // it is brief.
-func (p *program) lines(locks []relock.Inspection, n int, brief bool) string {
+func (p *program) lines(locks []relock.Inspection, n int, brief bool) (table string, width int) {
 	var rows []row
 	for _, i := range locks {
 		for _, h := range i.Holders {
@@ -155,7 +150,7 @@ func (p *program) lines(locks []relock.Inspection, n int, brief bool) string {
 			default:
 				client = fmt.Sprintf("%.8s", client) // enough to find it in logs
 			}
-			color := plainText
+			color := ""
 			switch {
 			case h.Remaining <= 0:
 				color = red
@@ -240,7 +235,7 @@ func (p *program) details(i relock.Inspection) string {
 	}
 	var holders, waiters []row
 	for _, h := range i.Holders {
-		holders = append(holders, row{plainText, []string{
+		holders = append(holders, row{"", []string{
 			quote(h.Owner), orNone(h.Client), orNone(h.Label), orNone(h.Host), roleOf(i, h), holds(h), lease(h.Remaining),
 		}})
 	}
@@ -259,7 +254,7 @@ func (p *program) details(i relock.Inspection) string {
 			case w.Write:
 				as = "write"
 			}
-			waiters = append(waiters, row{plainText, []string{
+			waiters = append(waiters, row{"", []string{
 				place, quote(w.Owner), orNone(w.Client), orNone(w.Label), orNone(w.Host), as, waits(i, w),
 				string(w.Reachable), until(i, w.AliveUntil), until(i, w.Deadline),
 			}})
@@ -267,13 +262,15 @@ func (p *program) details(i relock.Inspection) string {
 	}
 	if len(holders) > 0 {
 		heads := []string{"HOLDER", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE"}
-		out.WriteString("\n" + p.aligned(heads, holders))
+		table, _ := p.aligned(heads, holders)
+		out.WriteString("\n" + table)
 	}
 	if len(waiters) > 0 {
 		heads := []string{
 			"", "WAITER", "CLIENT", "LABEL", "HOST", "AS", "HAS WAITED", "REACHABLE", "ALIVE FOR", "JAVA DEADLINE",
 		}
-		out.WriteString("\n" + p.aligned(heads, waiters))
+		table, _ := p.aligned(heads, waiters)
+		out.WriteString("\n" + table)
 	}
 	return out.String()
 }
@@ -336,13 +333,10 @@ func lease(left time.Duration) string {
 
 // until returns the text for the time from the inspection i until t.
 func until(i relock.Inspection, t time.Time) string {
-	switch {
-	case t.IsZero():
+	if t.IsZero() {
 		return none
-	case !t.After(i.At):
-		return "expired"
 	}
-	return duration(t.Sub(i.At))
+	return lease(max(0, t.Sub(i.At)))
 }
 
 // waits returns the text for how long a waiter has waited at least. Nobody knows how long one has waited that is gone.

@@ -12,11 +12,10 @@ import (
 
 // The colors of lines, as sequences of a terminal.
 const (
-	plainText = ""
-	bold      = "\x1b[1m"
-	red       = "\x1b[31m"
-	yellow    = "\x1b[33m"
-	reset     = "\x1b[0m"
+	bold   = "\x1b[1m"
+	red    = "\x1b[31m"
+	yellow = "\x1b[33m"
+	reset  = "\x1b[0m"
 )
 
 // hasColors reports whether what is written to f may have colors.
@@ -25,22 +24,14 @@ func hasColors(f *os.File) bool {
 	return terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// painted returns text in a color, if colors are wanted.
-func (p *program) painted(text, color string) string {
-	if !p.colors || color == plainText {
-		return text
-	}
-	return color + text + reset
-}
-
 // A row is a line of a table, in a color.
 type row struct {
 	color string
 	cells []string
 }
 
-// aligned returns a table. A column without any text is left out.
-func (p *program) aligned(heads []string, rows []row) string {
+// aligned returns a table, and how many characters it is wide. A column without any text is left out.
+func (p *program) aligned(heads []string, rows []row) (table string, width int) {
 	used := make([]bool, len(heads))
 	for _, r := range rows {
 		for i, cell := range r.cells {
@@ -61,19 +52,14 @@ func (p *program) aligned(heads []string, rows []row) string {
 		fmt.Fprintln(w)
 	}
 	w.Flush()
-	lines := strings.SplitAfter(text.String(), "\n")
-	for i, r := range rows { // the width of a color is nothing
-		lines[i] = p.painted(strings.TrimSuffix(lines[i], "\n"), r.color) + "\n"
+	lines := strings.Split(text.String(), "\n")
+	for i, r := range rows {
+		width = max(width, utf8.RuneCountInString(lines[i]))
+		if p.colors && r.color != "" { // later than the alignment, which would count it
+			lines[i] = r.color + lines[i] + reset
+		}
 	}
-	return strings.Join(lines, "")
-}
-
-// width returns how many characters the longest line of text has.
-func width(text string) (n int) {
-	for line := range strings.Lines(text) {
-		n = max(n, utf8.RuneCountInString(line)-1)
-	}
-	return n
+	return strings.Join(lines, "\n"), width
 }
 
 // short returns s without its middle if it has more than n characters: names often differ at their ends.

@@ -29,7 +29,12 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	freed, err := p.force(ctx, i)
+	freed := false
+	if releasesAll(i) { // the number of permits is in Redis
+		freed, err = p.client.NewSemaphore(name, 1).ForceUnlock(ctx)
+	} else {
+		freed, err = p.client.ForceUnlock(ctx, i)
+	}
 	if err == nil && !freed { // those that were shown do not hold it any more
 		_, err = p.heldBy(ctx, name)
 		err = cmp.Or(err, error(errChanged))
@@ -103,14 +108,6 @@ func heldPermits(i relock.Inspection) (n int) {
 
 // releasesAll reports whether holders lose the lock that are not in i. Only a semaphore may have so many.
 func releasesAll(i relock.Inspection) bool { return i.Type == relock.TypeSemaphore && i.More }
-
-// force releases what i found of the lock.
-func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, err error) {
-	if releasesAll(i) { // the number of permits is in Redis
-		return p.client.NewSemaphore(i.Name, 1).ForceUnlock(ctx)
-	}
-	return p.client.ForceUnlock(ctx, i)
-}
 
 // isNotHeld says that a lock is not held, and where: it may be held in another Redis, or in another database.
 func (p *program) isNotHeld(name string) string {

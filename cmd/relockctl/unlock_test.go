@@ -90,7 +90,7 @@ func TestUnlockLeavesHoldersThatWereNotShown(t *testing.T) {
 		nowhere, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		must(t, err)
 		defer nowhere.Close()
-		p := &program{out: nowhere, err: nowhere, yes: true, client: newClient(t, rdb), redis: connected(rdb, s.Addr(), 0)}
+		p := &program{out: nowhere, err: nowhere, yes: true, client: newClient(t, rdb), redis: &connection{rdb, s.Addr()}}
 		return p.unlock(ctx, name)
 	}
 

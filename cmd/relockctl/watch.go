@@ -97,13 +97,8 @@ func (p *program) title(pattern string, found finding, failed error) string {
 	case len(found.LeftOut) > 0:
 		state += ", " + found.counted()
 	case failed != nil:
-		state = short(quote(failed.Error()), 100)
+		state = quote(failed.Error())
 	}
-	return fmt.Sprintf(
-		"%s   locks %s at %s: %s",
-		time.Now().Format(time.TimeOnly),
-		short(quote(pattern), 48),
-		p.redis.where,
-		state,
-	)
+	now := time.Now().Format(time.TimeOnly)
+	return fmt.Sprintf("%s   locks %s at %s: %s", now, quote(pattern), p.redis.where, state)
 }
