@@ -3,8 +3,8 @@ package main
 // Output of locks, as text and as JSON.
 //
 // Rules: a name with characters that are not printable is quoted, as Go quotes it, so that none of these characters
-// reaches the terminal; labels and hosts are text already when Inspect returns them. Tables shorten long texts; JSON
-// and show do not. JSON escapes all characters that are not printable.
+// reaches the terminal; labels and hosts are text already when Inspect returns them. A list on a terminal shortens long
+// texts; JSON and show do not. JSON escapes all characters that are not printable.
 
 import (
 	"cmp"
@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -114,20 +113,16 @@ func harmless(text string) string {
 }
 
 // table returns a table with a line for each holder of each lock. On a terminal it is as wide as that, if need be by
-// shorter texts and by less columns, which the note names. With p.wide all is shown.
+// shorter texts and by less columns, which the note names.
 func (p *program) table(locks []relock.Inspection) (text, note string) {
 	columns, _, _ := size(p.out)
-	switch {
-	case p.wide:
-		text, _ = p.lines(locks, math.MaxInt, false)
-		return text, ""
-	case columns == 0:
-		text, _ = p.lines(locks, 48, false)
-		return text, ""
+	n := 100
+	if p.wide || columns == 0 {
+		n, columns = 1<<20, 1<<20
 	}
-	for n, brief, width := 150, false, math.MaxInt; width > columns && n >= 8; n = n * 7 / 8 {
-		if n < 30 && !brief {
-			n, brief = 64, true
+	for brief, width := false, columns+1; width > columns && n >= 8; n = n * 7 / 8 {
+		if n < 26 && !brief {
+			n, brief = 42, true
 			note = "Not shown for lack of width: HOLDS, OWNER and CLIENT. --wide shows all.\n"
 		}
 		text, width = p.lines(locks, n, brief)
@@ -135,8 +130,7 @@ func (p *program) table(locks []relock.Inspection) (text, note string) {
 	return text, note
 }
 
-// lines returns the table, with texts of n characters at most, or as long as they must be, and without some columns if
-// it is brief.
+// lines returns the table, with texts of n characters at most, and longer names, and without some columns if it is brief.
 func (p *program) lines(locks []relock.Inspection, n int, brief bool) (table string, width int) {
 	var rows []row
 	for _, i := range locks {
@@ -158,7 +152,7 @@ func (p *program) lines(locks []relock.Inspection, n int, brief bool) (table str
 				color = yellow
 			}
 			rows = append(rows, row{color, []string{
-				short(quote(i.Name), max(n, 20)), short(typeOf(i, h), max(n, 12)), owner, client, has, lease(h.Remaining), haveWaited(i),
+				short(quote(i.Name), max(n+n/2, 20)), short(typeOf(i, h), max(n, 12)), owner, client, has, lease(h.Remaining), haveWaited(i),
 				waiting(i), short(orNone(h.Label), n), host,
 			}})
 		}
