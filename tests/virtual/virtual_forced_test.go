@@ -30,11 +30,8 @@ func TestForceUnlockOfOwnRedLock(t *testing.T) {
 		}
 		require.NoError(v, l.Lock(ctx))
 		freed, err := l.ForceUnlock(context.Background())
-		time.Sleep(time.Second)
-		assert.Zero(v, has(v, "l"))
 		assert.NoError(v, err)
 		assert.True(v, freed)
-		_ = l.Unlock(ctx)
 	})
 }
 
