@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package virtual
 
 // Answers that come late, and forced releases of locks that are held by this process.
