@@ -130,7 +130,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
         end
     end
     if pttl == -2 then
-        to = pass_on(q, ahead and field, false)
+        to = pass_on(q, field, false)
     end
     if pttl ~= -2 or to and to ~= field then
         if ahead and to then
@@ -143,7 +143,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
         end
         return {0, ahead == 0 and redis.call('pttl', lock) or -1, place}
     elseif ahead then
-        leave_queue(q, {[field] = true})
+        leave_queue(q, {[field] = true}, field)
     end
 end
 

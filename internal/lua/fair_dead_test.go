@@ -14,22 +14,12 @@ import (
 	"github.com/relock-go/relock/internal/lua/luatest"
 )
 
-// do makes a request, and returns its answer and its messages.
+// do makes a request without a look at the data, and returns its answer and its messages.
 func (p *teller) do(command string, words ...string) luatest.Effect {
 	keys, args := p.call(command, words)
 	e, err := luatest.Run(p.Context(), p.rdb, luatest.NewQuiet(Source(command)), p.now, keys, args...)
 	require.NoError(p, err)
 	return e
-}
-
-// many makes requests by the same clock without a look at the data.
-func (p *teller) many(command string, requests [][]string) {
-	script := luatest.NewQuiet(Source(command))
-	for _, words := range requests {
-		keys, args := p.call(command, words)
-		_, err := luatest.Run(p.Context(), p.rdb, script, p.now, keys, args...)
-		require.NoError(p, err)
-	}
 }
 
 const grants = "redisson_lock__channel:{lock}:client:"
@@ -94,11 +84,9 @@ func (p *teller) live(d time.Duration, all ...*sleeper) (took time.Duration) {
 func (p *teller) deadInFront(dead, living int, closed bool) time.Duration {
 	p.do("fair_acquire", "A", "lease=20s")
 	p.listen("subscribe", p.ears.Subscribe, grants+"D")
-	var requests [][]string
 	for i := range dead {
-		requests = append(requests, []string{fmt.Sprintf("D:1:%d", i+1)})
+		p.do("fair_acquire", fmt.Sprintf("D:1:%d", i+1))
 	}
-	p.many("fair_acquire", requests)
 	var all []*sleeper
 	for i := range living {
 		letter := string(rune('L' + i))
@@ -126,62 +114,4 @@ func TestFairLivingWaitersBehindManyDead(t *testing.T) {
 			assert.Less(t, p.deadInFront(c.dead, c.living, c.closed), 90*time.Second)
 		})
 	}
-}
-
-// D1 is granted the lock and dies. D2, near the head, is dead already. L has come near the head by many that have left,
-// and asks only in 25s unless it is told.
-func TestFairDeadWaiterDoesNotWatch(t *testing.T) {
-	t.Parallel()
-	p := newTeller(t)
-	p.do("fair_acquire", "A", "lease=1h")
-	for _, w := range []string{"D", "E", "F", "L", "X"} {
-		p.listen("subscribe", p.ears.Subscribe, grants+w)
-	}
-	var crowd [][]string
-	for i := range 800 {
-		crowd = append(crowd, []string{fmt.Sprintf("F:1:%d", i+1)})
-	}
-	p.do("fair_acquire", "D")
-	p.do("fair_acquire", "E")
-	p.many("fair_acquire", crowd)
-	p.do("fair_acquire", "L")
-	p.now = p.now.Add(900 * time.Millisecond)
-	p.do("fair_acquire", "L", "asked=2")
-	for range 10 { // D and a visitor ask; E has died, and its connection is there
-		p.now = p.now.Add(time.Second)
-		p.do("fair_acquire", "D")
-	}
-	var gone [][]string
-	for _, f := range crowd {
-		gone = append(gone, append(f, "rollback=1"))
-	}
-	p.many("fair_release", gone) // the crowd gives up
-	// E is granted the lock for 5s, L must not sleep much longer.
-	e := p.do("fair_release", "A")
-	woken := false
-	for _, m := range e.Messages {
-		woken = woken || strings.Contains(m, "free "+p.value("L"))
-	}
-	assert.True(t, woken, "L asks soon")
-}
-
-// A host with waiters has lost its power, and its connection is there. The others only try, once a second.
-func TestFairVisitorsBehindTheDead(t *testing.T) {
-	t.Parallel()
-	p := newTeller(t)
-	p.do("fair_acquire", "A", "lease=20s")
-	p.listen("subscribe", p.ears.Subscribe, grants+"D")
-	for i := range 100 {
-		p.do("fair_acquire", fmt.Sprintf("D:1:%d", i+1))
-	}
-	p.now = p.now.Add(20 * time.Second)
-	start := p.now
-	for i := 0; ; i++ {
-		e := p.do("fair_acquire", fmt.Sprintf("V:1:%d", i+1), "waits=0")
-		if e.Reply[0] == int64(1) || p.now.Sub(start) > 30*time.Minute {
-			break
-		}
-		p.now = p.now.Add(time.Second)
-	}
-	assert.Less(t, p.now.Sub(start), 30*time.Second)
 }

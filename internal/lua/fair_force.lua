@@ -28,6 +28,6 @@ check_queue(q)
 -- At most most_holds.
 local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
-pass_on(q, nil, true)
+pass_on(q, nil, freed == 1)
 return with_clients({freed, 0, 0}, fields)
 end, {'hash', 'list', 'zset', 'hash', 'hash', 'string'})

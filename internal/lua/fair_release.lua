@@ -63,7 +63,7 @@ local passed = try(function()
         bury(q.waits, field)
     end
     if redis.call('exists', q.lock) == 0 then
-        pass_on(q, nil, true)
+        pass_on(q, nil, held)
     end
     return q.granted
 end)

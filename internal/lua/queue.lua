@@ -53,12 +53,13 @@
 -- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
 -- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
 --          length.
--- Defines  leave_queue(q, leaving, granted)    removes waiters, which are the keys of a table. Those behind them move up.
---          granted is the one among them that was granted the lock, or nil.
+-- Defines  leave_queue(q, leaving, holder)     removes waiters, which are the keys of a table. Those behind them move up.
+--          holder is the one among them that acquires the lock now, or nil.
 -- Defines  pass_on(q, asker, freed)            passes on the lock, which is free, to the first waiter that is not passed
---          over: grants it, or wakes this waiter; asker, which may be nil, is not granted it, because it acquires the lock
---          itself. Returns this waiter, nil if there is none; q.granted tells whether it was granted the lock. Unless
---          the script has freed the lock, it is woken only if the message of the release may have gone to another one.
+--          over: grants it, or wakes this waiter; asker is not granted it, because it acquires the lock itself. Returns
+--          this waiter, nil if there is none; q.granted tells whether it was granted the lock. If there is an asker, the
+--          waiter is woken only if the message of the release may have gone to another one. freed: the script has ended
+--          a hold; if there is no other waiter then, those that were passed over leave.
 -- For this file:
 -- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
 -- Defines  look(q)                             sets q.now; q.back: since when a waiter has asked each second or two; and
@@ -73,8 +74,8 @@
 -- Defines  note_place(q, p, ...)               stores a place, and fields and values that follow.
 -- Defines  move_up(q, leaving)                 the same as leave_queue for a queue with waiters of Java, or if several
 --          leave, but for the places of those that leave; returns how many have left.
--- Defines  watch(q, granted)                   makes a waiter ask if those near the head of the queue do so late. granted
---          is who was granted the lock just now, or nil.
+-- Defines  watch(q, holder)                    makes a waiter ask if those near the head of the queue do so late. holder
+--          is the field that acquires the lock now, or nil.
 
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
@@ -109,15 +110,18 @@ end
 
 local function looked(q) return ms(q.now) .. ' ' .. ms(q.back) .. ' ' .. ms(q.gone) end
 
--- While nobody asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. It is written with
--- pcall, because a release must go on if memory is short.
+-- While nobody asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap that follows
+-- soon after another one does not count: not all waiters may have asked between them. It is written with pcall, because
+-- a release must go on if memory is short.
 local function look(q)
     q.now = now_ms()
     local before = redis.pcall('hget', q.places, '')
     local asked, back, gone = (type(before) == 'string' and before or ''):match('^(%d+) (%d+) (%d+)$')
-    asked, q.back, q.gone = tonumber(asked or nil), tonumber(back or q.now), tonumber(gone or 0)
+    asked, q.back, q.gone = tonumber(asked or nil), tonumber(back or 0), tonumber(gone or 0)
     if asked and (asked > q.now or q.now - asked > 2 * ask_every) then
-        q.back, q.gone = q.now, asked > q.now and 0 or asked
+        if asked > q.now or asked - q.back >= life_of(0) then
+            q.back, q.gone = q.now, asked > q.now and 0 or asked
+        end
         redis.pcall('hset', q.places, '', looked(q))
     end
 end
@@ -253,13 +257,14 @@ local function move_up(q, leaving)
 end
 
 -- Many in front of a waiter may leave before it asks again. If no waiter asks soon, none notices that the lease of the
--- holder has expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. A
--- client that was just granted the lock does not count, because it may be dead, and its other waiters with it.
-local function watch(q, granted)
-    local late, heard = nil, {}
+-- holder has expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. The
+-- client of the holder does not count, because it may be dead, and its other waiters with it.
+local function watch(q, holder)
+    holder = holder or redis.pcall('hrandfield', q.lock)
+    local client, late, heard = type(holder) == 'string' and client_of(holder), nil, {}
     -- At most near_head.
     for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, near_head - 1)) do
-        local p = not (granted and client_of(waiter) == client_of(granted)) and place_of(q, waiter)
+        local p = client_of(waiter) ~= client and place_of(q, waiter)
         if p and not is_overdue(q, p) and is_heard(q, p, heard) then
             if p.at + p.life < q.now + provisional + life_of(0) then
                 return
@@ -273,7 +278,7 @@ local function watch(q, granted)
 end
 
 -- The first write needs no memory, and after it Redis accepts the next ones even if memory is short.
-local function leave_queue(q, leaving, granted)
+local function leave_queue(q, leaving, holder)
     if not q.now then
         look(q)
     end
@@ -299,8 +304,8 @@ local function leave_queue(q, leaving, granted)
         local least = q.now + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
         redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(least, ends - left * q.wait_timeout)), last)
     end
-    if left > 0 and last then
-        watch(q, granted)
+    if left > 0 and last and q.channel then
+        watch(q, holder)
     end
 end
 
@@ -351,9 +356,9 @@ local function pass_on(q, asker, freed)
         gone[to] = true
     end
     if next(gone) then
-        leave_queue(q, gone, granted and to)
+        leave_queue(q, gone)
     end
-    if not granted and to and to ~= asker and (freed or missed) then
+    if not granted and to and to ~= asker and (not asker or missed) then
         wake(q, to)
     end
     q.granted = granted
