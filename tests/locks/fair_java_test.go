@@ -111,7 +111,7 @@ func (q *fairQueue) join(java bool, n int) {
 		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
 		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
 		if !java {
-			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, now, 0))
+			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, 0, 0))
 			pipe.Expire(ctx, locktest.KeysOf(q.lock)[3], time.Hour)
 		}
 		q.all, q.right[waiter] = append(q.all, waiter), timeout
@@ -146,7 +146,11 @@ func (q *fairQueue) asked(at, last int64) {
 			pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
 		}
 	}
-	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, min(at, last), 0))
+	back := int64(0)
+	if at > last { // the clock went back then
+		back = last
+	}
+	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, back, 0))
 	q.Must(locktest.Second(pipe.Exec(context.Background())))
 }
 
