@@ -15,13 +15,13 @@ func (h *hold) clear(unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
 	defer h.beginClear()()
-	isOver := h.untilOver()
-	gone := func() bool { return isOver() && !h.keptByCounterpart() }
-	if h.keep(ctx, gone) {
+	if (minHold{h}).keep(ctx) {
 		return
 	}
+	(minHold{h}).end()
+	isOver := h.untilOver()
 	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
-		!gone() {
+		(!isOver() || h.keptByCounterpart()) {
 		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more
 		}

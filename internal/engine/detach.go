@@ -213,7 +213,8 @@ func (x *detaching) end() {
 // effect is the most that the request may do to either field: it moves the lock from one to the other one, with a lease.
 func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 
-// left notes the tries of the request that may still run.
+// left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
+// minHold.isLast.
 func (x *detaching) left(orphans int, lost bool) {
 	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)

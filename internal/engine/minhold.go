@@ -2,9 +2,8 @@ package engine
 
 // MinHold: how a record stays in Redis until MinHold has passed.
 //
-// Rules: see limits.go. The release sets the lease to the rest of MinHold, once. A request that runs later may make the
-// record last for one lease longer, and never ends it sooner. A read lock and a write lock of one owner share a lease in
-// Redis, which only the last of them may shorten.
+// Rules: see limits.go. A read lock and a write lock of one owner share a lease in Redis, which only the last of them
+// may shorten.
 
 import (
 	"context"
@@ -13,20 +12,40 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// restOfMinHold returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late
-// answer or a late grant would roll it back.
-func (h *hold) restOfMinHold() time.Duration {
-	if h.lock.Traits().Limits.MinHold == 0 {
+// A minHold is a hold whose record stays in Redis for at least MinHold.
+type minHold struct{ *hold }
+
+// rest returns how much of MinHold is left.
+func (m minHold) rest() time.Duration {
+	if m.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	e := h.lockState.engine
-	now := e.watchdog.Now()
-	if h.keepUntil > now {
-		e.kept.add(h.Field().ID, now, h.keepUntil)
+	m.lockState.Lock()
+	defer m.lockState.Unlock()
+	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
+}
+
+// begin returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
+// or a late grant would roll it back.
+func (m minHold) begin() time.Duration {
+	rest := m.rest()
+	if rest > 0 {
+		e := m.lockState.engine
+		now := e.watchdog.Now()
+		e.kept.add(m.Field().ID, now, now+rest)
+		m.lockState.Lock()
+		defer m.lockState.Unlock()
+		m.Field().Keep()
 	}
-	return max(0, h.keepUntil-now)
+	return rest
+}
+
+// end notes that the record is not kept any more, because its caller deletes it: a late answer that comes after that has
+// it deleted again.
+func (m minHold) end() {
+	m.lockState.Lock()
+	defer m.lockState.Unlock()
+	m.Field().EndKeep()
 }
 
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
@@ -37,32 +56,50 @@ func (h *hold) isAlone() bool {
 	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
-// keepFor sends a request that sets the lease of the record to rest. It reports whether the record then expires by
-// itself: nothing else needs its lease, and no request is known that may still set it, or acquire the lock again.
-func (h *hold) keepFor(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	why := toKeep
-	if expires = h.isAlone(); expires {
+// ask sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
+// time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
+// was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
+// own answer comes first. And Redis has not run the request late, when less than rest was left.
+func (m minHold) ask(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+	began, before, why := time.Now(), m.isLast(), toKeep
+	if m.isAlone() {
 		why = toLimit
 	}
-	answer = h.renew(wait, rest, why, lastReply)
-	return answer, expires && h.lockState.engine.late.Longest(h.Field().ID) == 0
+	answer = m.renew(wait, rest, why, lastReply)
+	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
 }
 
-// keep makes the record stay in Redis until MinHold has passed, or isOver. It returns true if the record then expires by
-// itself, and false if the caller has to delete it now.
-func (h *hold) keep(ctx context.Context, isOver func() bool) bool {
-	for rest := h.restOfMinHold(); rest > 0; rest = h.restOfMinHold() {
-		h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
+// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
+// field.
+func (m minHold) isLast() bool {
+	return m.isAlone() && m.reach().IsSettled()
+}
+
+// keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
+// and false if the caller has to delete it now.
+func (m minHold) keep(ctx context.Context) bool {
+	rest := m.begin()
+	if rest <= 0 {
+		return false
+	}
+	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
+	e, isOver := m.lockState.engine, m.untilOver()
+	for ; rest > 0; rest = m.rest() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		answer, expires := h.keepFor(&wait, rest, time.Time{})
+		answer, expires := m.ask(&wait, rest, time.Time{})
+		r, err := answer.Reply()
 		pause := min(rest, clearPause)
-		switch _, err := answer.Reply(); {
-		case err == nil && expires, err != nil && isOver():
+		switch {
+		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
+			return !e.late.MayAcquire(m.Field().ID)
+		case err == nil && expires:
 			return true
-		case err == nil:
+		case err == nil && !m.isAlone():
 			pause = rest
+		case err != nil && isOver() && !m.keptByCounterpart():
+			return true
 		}
-		if h.lockState.engine.Pause(ctx, pause) != nil {
+		if e.Pause(ctx, pause) != nil {
 			return true // the engine is closed: no lease is renewed any more
 		}
 	}

@@ -90,11 +90,10 @@ func (h *hold) needs(field string) bool {
 		released.unlockHold()
 		needed, released = h.lockState.neededNow(field)
 	}
-	e := h.lockState.engine
-	return needed || e.kept.has(field, e.watchdog.Now()) // at last: the release may have kept it meanwhile
+	return needed
 }
 
-// needsNow reports whether h needs field. If h has ended, it returns h instead: its release may be
+// needsNow reports whether h needs field, or MinHold keeps it. If h has ended, it returns h instead: its release may be
 // under way.
 func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	h.lockState.Lock()
@@ -102,6 +101,8 @@ func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	switch {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
+	case h.Field().IsKept():
+		return true, nil
 	case h.isOver():
 		return false, h
 	}

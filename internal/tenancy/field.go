@@ -13,6 +13,7 @@
 //   - IsLeft: has it to be deleted, because nobody uses it any more and its lease may go on?
 //   - Reach.End: when has it expired at the latest?
 //   - Reach.Longest: which lease may it have, or still get?
+//   - Reach.IsSettled: does a request that sets the lease have the last word?
 //
 // Rules: the package knows neither Redis nor a clock, a goroutine or a mutex. Times are those of the clock of the
 // watchdog. What requests may still do that no caller waits for is in internal/late, because it outlives the lock state;
@@ -39,12 +40,20 @@ func impossible(what string) bool {
 type Field struct {
 	ID string
 
-	users    int32
-	clears   int16
-	unwanted bool
-	passed   uint8
-	expires  time.Duration
+	users   int32
+	clears  int16
+	marks   marks
+	passed  uint8
+	expires time.Duration
 }
+
+// marks of a field.
+type marks uint8
+
+const (
+	unwanted marks = 1 << iota // see Unwant
+	kept                       // see Keep
+)
 
 // Use adds a user: a hold that has the lock with the field, a hold that is about to adopt it, or a reader that is being
 // split off.
@@ -71,10 +80,21 @@ func (f *Field) Expires() time.Duration { return f.expires }
 
 // Unwant notes that no hold of this process relies on the field any more: what is left of it in Redis, or what a request
 // makes of it, is deleted.
-func (f *Field) Unwant() { f.unwanted = true }
+func (f *Field) Unwant() { f.marks |= unwanted }
 
 // IsUnwanted reports whether Unwant was called.
-func (f *Field) IsUnwanted() bool { return f.unwanted }
+func (f *Field) IsUnwanted() bool { return f.marks&unwanted != 0 }
+
+// Keep notes that the record of the field stays in Redis for some time after its last user has left, because of MinHold.
+// Until EndKeep, the call that keeps it also deletes what requests that run late make of it, and no other call may delete
+// it.
+func (f *Field) Keep() { f.marks |= kept }
+
+// EndKeep notes that the record of the field is deleted now, and so is what a request makes of it that runs later.
+func (f *Field) EndKeep() { f.marks &^= kept }
+
+// IsKept reports whether Keep was called, and EndKeep was not called since.
+func (f *Field) IsKept() bool { return f.marks&kept != 0 }
 
 // BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.
 func (f *Field) BeginClear() { f.clears++ }
@@ -124,7 +144,8 @@ func (r Reach) End() time.Duration {
 // Longest returns the longest lease, counted from now, that the field has or may still get; 0: none.
 func (r Reach) Longest() time.Duration { return max(r.Expires-r.Now, r.Renewal, r.Late) }
 
+// IsSettled reports whether no request that was sent may still set the lease.
+func (r Reach) IsSettled() bool { return r.Renewal == 0 && r.Late == 0 }
+
 // Outlives reports whether the lease may last beyond end.
-func (r Reach) Outlives(end time.Duration) bool {
-	return r.Expires > end || r.Renewal > 0 || r.Late > 0
-}
+func (r Reach) Outlives(end time.Duration) bool { return r.Expires > end || !r.IsSettled() }

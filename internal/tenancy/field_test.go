@@ -108,22 +108,39 @@ func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 		r        Reach
 		end      time.Duration
 		longest  time.Duration
+		settled  bool
 		outlives bool // the time now+20s
 	}{
-		{"nothing is known", Reach{}, now, 0, false},
-		{"it has expired", Reach{Expires: now - 5}, now, 0, false},
-		{"it lasts", Reach{Expires: now + 10*time.Second}, now + 10*time.Second, 10 * time.Second, false},
-		{"it lasts longer", Reach{Expires: now + time.Minute}, now + time.Minute, time.Minute, true},
-		{"it is renewed", Reach{Expires: now, Renewal: 30 * time.Second}, now + 30*time.Second, 30 * time.Second, true},
-		{"a request is late", Reach{Late: 1, LateBy: time.Minute}, now + time.Minute + 1, 1, true},
+		{"nothing is known", Reach{}, now, 0, true, false},
+		{"it has expired", Reach{Expires: now - 5}, now, 0, true, false},
+		{"it lasts", Reach{Expires: now + 10*time.Second}, now + 10*time.Second, 10 * time.Second, true, false},
+		{"it lasts longer", Reach{Expires: now + time.Minute}, now + time.Minute, time.Minute, true, true},
+		{"it is renewed", Reach{Expires: now, Renewal: 30 * time.Second}, now + 30*time.Second, 30 * time.Second, false, true},
+		{"a request is late", Reach{Late: 1, LateBy: time.Minute}, now + time.Minute + 1, 1, false, true},
 		{
 			"all of it", Reach{Expires: now + 3*time.Minute, Renewal: 9, Late: time.Minute, LateBy: time.Minute},
-			now + 3*time.Minute, 3 * time.Minute, true,
+			now + 3*time.Minute, 3 * time.Minute, false, true,
 		},
 	} {
 		of.r.Now = now
 		assert.Equal(t, of.end, of.r.End(), of.name)
 		assert.Equal(t, of.longest, of.r.Longest(), of.name)
+		assert.Equal(t, of.settled, of.r.IsSettled(), of.name)
 		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
 	}
+}
+
+// A mark stays until it is ended, and is no other one.
+func TestMarksOfAFieldStay(t *testing.T) {
+	var f Field
+	assert.False(t, f.IsKept())
+	f.Keep()
+	assert.True(t, f.IsKept())
+	assert.False(t, f.IsUnwanted())
+	f.Unwant()
+	assert.True(t, f.IsKept())
+	assert.True(t, f.IsUnwanted())
+	f.EndKeep()
+	assert.False(t, f.IsKept())
+	assert.True(t, f.IsUnwanted())
 }
