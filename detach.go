@@ -145,7 +145,8 @@ func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
 	return nil, invalid("the ticket is for a lock of the type %s, which this version does not know", shortName(t.Type))
 }
 
-// newLock returns the lock of a type, or nil if there is no such type. Each hold of a semaphore has so many permits.
+// newLock returns the lock of a type, or nil if there is no such type. permits is how many each hold of a
+// semaphore has; it does not count for other types.
 func (c *Client) newLock(kind LockType, name string, permits int, opts ...LockOption) *handle {
 	switch kind {
 	case TypeLock:

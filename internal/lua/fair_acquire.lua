@@ -65,9 +65,13 @@ local function wait_in_queue(held, queued)
     if not ahead and queued >= most_waiters then
         return nil
     end
-    local p = before or {field = field, since = ms(math.floor(q.now / 1000)), java = java_waits(q) and '1' or '0'}
+    local p, last = before, nil
+    if not before then
+        local java
+        java, last = java_waits(q)
+        p = {field = field, since = ms(math.floor(q.now / 1000)), java = java and '1' or '0'}
+    end
     if not ahead then
-        local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
         timeout = wait_timeout + (base and tonumber(base) or q.now + held)
         joins, ahead = true, redis.call('rpush', q.waiters, field) - 1

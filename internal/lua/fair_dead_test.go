@@ -79,7 +79,7 @@ func (p *teller) live(d time.Duration, all ...*sleeper) (took time.Duration) {
 	return p.now.Sub(start)
 }
 
-// A process with many waiters dies at once. Redis knows that its connection is closed (or not: deaf is false). A few
+// A process with many waiters dies at once. Redis knows that its connection is closed (or not: closed is false). A few
 // living waiters are behind them.
 func (p *teller) deadInFront(dead, living int, closed bool) time.Duration {
 	p.do("fair_acquire", "A", "lease=20s")

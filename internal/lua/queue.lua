@@ -11,12 +11,12 @@
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a place too,
 -- which it renews with each request, well before the place is overdue. A lock that becomes free is granted to the first
--- waiter whose place is not overdue, and whose client is subscribed to its channel, which is that of all waiters of this
--- client, or which is not subscribed, and asks often. Whoever passes on the lock removes the waiters in front
--- that are overdue: their processes are dead, or paused. Nobody looks for others. A waiter that is not overdue, but
--- whose channel has no subscriber on this server, is passed over and keeps its place, because for a moment after a
--- restart or a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told that its
--- subscription is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts after that,
+-- waiter that is not overdue and learns of the grant. It does if its client is subscribed to the channel that all waiters
+-- of this client have; or it is not subscribed, and asks often. The script that passes on the lock removes the waiters in
+-- front that are overdue: their processes are dead, or paused. No script looks for others. A waiter that is not overdue,
+-- but whose channel has no subscriber on this server, is passed over and keeps its place: for a moment after a restart or
+-- a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told that its subscription
+-- is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts after that,
 -- no waiter is overdue that was not when it began.
 --
 -- A waiter of Java has no place. It is woken when its turn comes, on a channel of its own, and asks: it would count its
@@ -27,8 +27,8 @@
 --
 -- Java reads timeouts only. So each request keeps the timeout of its waiter near the value that Redisson's arithmetic
 -- gives. Redisson shortens the timeouts of all waiters behind one that leaves, by one wait timeout. A script does this at
--- once only for those that count for Java: the waiters of Java; and each waiter that has one of Java behind it, or
--- nobody, because the timeout of the next one to join counts from the last one. The others correct theirs when they
+-- once only for those that count for Java: the waiters of Java; each waiter that has one of Java behind it; and
+-- the last waiter, because the timeout of the next one to join counts from the last one. The others correct theirs when they
 -- ask. So if only relock waits, it costs the same however many wait.
 --
 -- A place notes whether a waiter of Java was in front when its waiter joined, or in front of the one before. So the last
@@ -46,7 +46,7 @@
 --          since, epoch seconds; at, epoch ms of its last request; life, for how many ms that lasts; java, '1' or '0'. nil
 --          if it has none.
 -- Defines  life_of(ahead)                      how long a place lasts, in ms, if so many waiters are in front.
--- Defines  java_waits(q)                       whether a waiter is of Java.
+-- Defines  java_waits(q)                       whether a waiter is of Java, and the last waiter.
 -- Defines  find_place(q, waiter, timeout, queued)  how many waiters are in front of a waiter, nil if it is not queued;
 --          and whether this is exact: else it is far, and the waiter is there or farther behind. timeout is its timeout,
 --          or false, and queued the length of the queue.
@@ -105,12 +105,12 @@ end
 local function java_waits(q)
     local last = redis.call('lindex', q.waiters, -1)
     local p = last and place_of(q, last)
-    return last and (not p or p.java == '1')
+    return last and (not p or p.java == '1'), last
 end
 
 local function looked(q) return ms(q.now) .. ' ' .. ms(q.back) .. ' ' .. ms(q.gone) end
 
--- While nobody asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap that follows
+-- While no waiter asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap that follows
 -- soon after another one does not count: not all waiters may have asked between them. It is written with pcall, because
 -- a release must go on if memory is short.
 local function look(q)
@@ -162,7 +162,7 @@ local function keep_for_java(q)
 end
 
 -- The search of a long list takes longer than all the rest of a request. If only relock waits, the timeouts have each
--- waiter of the queue and no other, and that of a waiter in the middle counts for nobody.
+-- waiter of the queue and no other, and that of a waiter in the middle does not count.
 local function find_place(q, waiter, timeout, queued)
     if queued <= far or queued ~= redis.call('zcard', q.timeouts) or java_waits(q) then
         return redis.call('lpos', q.waiters, waiter), true
@@ -282,7 +282,7 @@ local function leave_queue(q, leaving, holder)
     if not q.now then
         look(q)
     end
-    local java, last = java_waits(q), redis.call('lindex', q.waiters, -1)
+    local java, last = java_waits(q)
     local ends = last and tonumber(redis.call('zscore', q.timeouts, last) or nil)
     local fields = {}
     -- At most most_passed, and one.

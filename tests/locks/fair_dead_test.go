@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A process that has crashed, at the head of the queue or behind it, delays nobody once its requests are overdue, although
+// A process that has crashed, at the head of the queue or behind it, does not delay the others once its requests are overdue, although
 // Redis still has its connection.
 func TestFairCrashedWaitersDelayNobody(t *testing.T) {
 	b := locktest.NewFaultBench(t)

@@ -146,44 +146,40 @@ func TestFairFullQueueWithJava(t *testing.T) {
 	q.check("nobody has joined")
 }
 
-// All in front give up while the lock is held, and the holder dies. The next waiter was far behind when it last asked,
-// and has the lock as soon as it is free.
-func TestFairWaiterThatWasFarBehindWatchesTheLockWhenTheOthersHaveLeft(t *testing.T) {
-	t.Parallel()
-	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
+// farBehind returns a queue in which a real waiter is far behind others, and can be granted the lock; when it has acquired
+// the lock; and what has it unlock.
+func farBehind(t *testing.T) (q *fairQueue, unlock func(), acquired chan time.Time) {
+	q = newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
 	q.join(false, farPlaces)
-	c := q.Client()
-	l := c.NewFairLock(q.LockName)
-	ctx, acquired := ContextWithOwner(t.Context()), make(chan time.Time)
+	l, ctx := q.Client().NewFairLock(q.LockName), ContextWithOwner(t.Context())
+	acquired = make(chan time.Time)
 	go func() {
 		q.Must(l.Lock(ctx))
 		acquired <- time.Now()
 	}()
 	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.FairPlaces()) == farPlaces+1 })
+	return q, func() { q.Must(l.Unlock(ctx)) }, acquired
+}
+
+// All in front give up while the lock is held, and the holder dies. The next waiter was far behind when it last asked,
+// and has the lock as soon as it is free.
+func TestFairWaiterThatWasFarBehindWatchesTheLockWhenTheOthersHaveLeft(t *testing.T) {
+	t.Parallel()
+	q, unlock, acquired := farBehind(t)
 	for _, waiter := range q.all {
 		q.givesUp(waiter)
 	}
 	start := time.Now()
 	q.Must(q.Rdb.Del(t.Context(), q.LockName).Err())
 	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 3*record.FairHeartbeat))
-	q.Must(l.Unlock(ctx))
+	unlock()
 }
 
 // All in front leave at once but one, which is granted the lock and never learns of it. The next waiter was far behind
 // when it last asked, and has the lock as soon as the grant has expired.
 func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	t.Parallel()
-	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	q.join(false, farPlaces)
-	c := q.Client()
-	l := c.NewFairLock(q.LockName)
-	ctx, acquired := ContextWithOwner(t.Context()), make(chan time.Time)
-	go func() {
-		q.Must(l.Lock(ctx))
-		acquired <- time.Now()
-	}()
-	q.AwaitQueue(farPlaces + 1)
-	testredis.Await(t, "it can be granted the lock", locktest.Soon, func() bool { return len(q.FairPlaces()) == farPlaces+1 })
+	q, unlock, acquired := farBehind(t)
 	dead := q.all[farPlaces-1]
 	o, _ := q.asks(farPlaces - 1)
 	assert.Equal(t, farPlaces-1, o.Standing.Ahead())
@@ -200,5 +196,5 @@ func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	start := time.Now()
 	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
 	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 5*time.Second+2*record.FairHeartbeat))
-	q.Must(l.Unlock(ctx))
+	unlock()
 }

@@ -87,7 +87,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "javaNotNoted",
 		Omits:   "A place of a fair lock notes that Java is in front.",
-		Changes: []Change{{"java = java_waits(q) and '1' or '0'}", "java = '0'}"}},
+		Changes: []Change{{"java = java and '1' or '0'}", "java = '0'}"}},
 	},
 	{
 		Name:    "unheardNotPassedOver",
