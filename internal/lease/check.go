@@ -10,7 +10,7 @@ package lease
 //     would have to wait behind it otherwise.
 //   - A lease is old when its last confirmed request was sent an oldAge ago, or was, before it was renewed. A lease that
 //     is renewed more often than that is never old: its renewals notice soon enough that the record is gone.
-//   - Ages are looked at by the loop, so that a lease that is young when it is removed costs nothing more: at most once
+//   - Ages are looked at in turns, so that a lease that is young when it is removed costs nothing more: at most once
 //     in each agePause while none is old, and then once in each oldPause. A lease that is not old costs one comparison.
 
 import (
@@ -125,8 +125,8 @@ func (w *Watchdog) checkLocked(l *Lease, room int) bool {
 // The ages of the leases of a Watchdog.
 type ages struct {
 	lookAt time.Duration // when to look at them
-	old    bool          // at least one lease was old when the loop last looked
-	told   bool          // what Config.Old was called with; only the loop uses it
+	old    bool          // at least one lease was old in the last turn that looked
+	told   bool          // what Config.Old was called with; only turns use it
 }
 
 // isOldLocked reports whether l is old.
@@ -135,7 +135,7 @@ func (l *Lease) isOldLocked(now time.Duration) bool {
 	return l.old
 }
 
-// growLocked makes the loop look at l, which is watched from now on, when it may be old.
+// growLocked makes a turn look at l, which is watched from now on, when it may be old.
 func (w *Watchdog) growLocked(l *Lease) {
 	if w.ages.lookAt == never && w.config.Old != nil {
 		w.ages.lookAt = l.sent + oldAge

@@ -68,7 +68,7 @@ var events = []struct {
 // newOrder returns a watchdog with a lease of this kind, and others, which are only looked for.
 func newOrder(explicit, limited bool) *orderOf {
 	w := NewWatchdog(Config{LimitReached: errLimit})
-	w.running = true // by the test
+	w.turning = true // by the test
 	o := &orderOf{watchdog: w}
 	for _, length := range []time.Duration{testLease / 2, time.Hour} {
 		other, _ := newLease(w)
@@ -100,9 +100,9 @@ func (o *orderOf) pass(d time.Duration) bool {
 
 func (o *orderOf) look() {
 	w, now := o.watchdog, o.watchdog.Now()
-	due, ended, wait := w.collect()
-	if wait <= 0 {
-		o.fail("the loop does not sleep: it waits for %v", wait)
+	due, ended := w.collect()
+	if w.armed <= now {
+		o.fail("the next turn is due now")
 	}
 	for _, l := range due {
 		if l != o.lease {
@@ -148,7 +148,7 @@ func (o *orderOf) check() {
 		}
 	}
 	if len(w.leases) > 0 && w.armed > w.leases[0].next() {
-		o.fail("the loop sleeps until %v, and a lease is due at %v", w.armed, w.leases[0].next())
+		o.fail("the next turn is due at %v, and a lease is due at %v", w.armed, w.leases[0].next())
 	}
 	left := w.Left(l)
 	if o.over || left <= 0 {

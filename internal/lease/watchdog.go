@@ -5,17 +5,17 @@ package lease
 // Rules:
 //   - A renewal has one of three outcomes. It succeeds; or the record is gone, which ends the lease at once; or it
 //     fails with an error, and is repeated at shorter and shorter intervals while the lease is valid.
-//   - One goroutine watches all leases, and it never waits for Redis. Renewals are sent in pipelines on other
-//     goroutines, so that a slow pipeline delays no other one, and no lease outlives its validity. All leases of a
-//     pipeline belong to one server.
+//   - One timer watches all leases: it looks at them in turns, one after the other. A turn never waits for Redis.
+//     Renewals are sent in pipelines on other goroutines, so that a slow pipeline delays no other one, and no lease
+//     outlives its validity. All leases of a pipeline belong to one server.
 //   - A renewal without an answer is sent once more after renewTime, because its connection may hang. At that time the
 //     routes of a Redis Cluster are loaded again, too.
 //   - A lease with MostRenewals requests under way is not due, whatever its times say. It is due again as soon as one of
 //     them has ended, however it ended.
 //   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
 //     a request that only looks for the record, and has an effect only if it finds none. See check.go.
-//   - A Holder is called without the mutex held, once for each lease. If a renewal has failed before, the loop does not call
-//     it: see tell.
+//   - A Holder is called without the mutex held, once for each lease. If a renewal has failed before, the turn does not
+//     call it: see tell.
 
 import (
 	"cmp"
@@ -75,13 +75,13 @@ type Watchdog struct {
 
 	ctx  context.Context // canceled when the watchdog is stopped
 	stop context.CancelFunc
-	work sync.WaitGroup // the loop, and the pipelines that are under way
-	kick chan struct{}  // makes the loop check the leases again
+	work sync.WaitGroup // the turn, and the pipelines that are under way
 
 	mu      sync.Mutex // guards the fields below and those of leases; nothing is called with it held
 	leases  leaseHeap
-	armed   time.Duration // when the loop checks the leases again without being woken
-	running bool
+	armed   time.Duration // when the next turn is due
+	timer   *time.Timer   // begins a turn then; nil: it was never needed
+	turning bool          // a turn is under way, and sets the timer at its end
 	stopped bool
 	checks  checks
 	ages    ages
@@ -95,7 +95,7 @@ func NewWatchdog(config Config) *Watchdog {
 		epoch:  time.Now(),
 		ctx:    ctx,
 		stop:   stop,
-		kick:   make(chan struct{}, 1),
+		armed:  never,
 		ages:   ages{lookAt: never},
 	}
 }
@@ -118,12 +118,6 @@ func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed
 		return
 	}
 	heap.Push(&w.leases, l)
-	if !w.running {
-		w.running = true
-		w.armed = 0
-		w.work.Add(1)
-		go w.loop()
-	}
 	w.growLocked(l)
 	w.wakeLocked(l.next())
 }
@@ -199,7 +193,7 @@ func (w *Watchdog) Remove(l *Lease) {
 	w.removeLocked(l)
 }
 
-// Close ends the loop and waits for the pipelines that are under way.
+// Close ends the turns and waits for the pipelines that are under way.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.stopped = true
@@ -279,34 +273,54 @@ func (w *Watchdog) movedLocked(l *Lease) {
 	}
 }
 
-// wakeLocked wakes the loop if something needs attention at the time at, before that for which the loop is armed.
+// wakeLocked brings the next turn forward if something needs attention at the time at, before it.
 func (w *Watchdog) wakeLocked(at time.Duration) {
 	if at < w.armed {
 		w.armed = at
-		select {
-		case w.kick <- struct{}{}:
-		default:
-		}
+		w.setLocked()
 	}
 }
 
-func (w *Watchdog) loop() {
-	defer w.work.Done()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		due, ended, wait := w.collect()
-		w.tell(ended)
-		w.send(due)
-		w.noticeAge()
-		timer.Reset(wait)
-		select {
-		case <-timer.C:
-		case <-w.kick:
-		case <-w.ctx.Done():
-			return
-		}
+// setLocked sets the timer to the time at which the next turn is due.
+func (w *Watchdog) setLocked() {
+	switch wait := w.armed - w.Now(); {
+	case w.turning || w.stopped || w.armed == never:
+	case w.timer == nil:
+		w.timer = time.AfterFunc(wait, w.turn)
+	default:
+		w.timer.Reset(wait)
 	}
+}
+
+func (w *Watchdog) turn() {
+	if !w.begin() {
+		return
+	}
+	defer w.end()
+	due, ended := w.collect()
+	w.tell(ended)
+	w.send(due)
+	w.noticeAge()
+}
+
+// begin begins a turn, unless one is under way, or w is stopped.
+func (w *Watchdog) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turning || w.stopped {
+		return false
+	}
+	w.turning = true
+	w.work.Add(1)
+	return true
+}
+
+func (w *Watchdog) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.turning = false
+	w.setLocked()
+	w.work.Done()
 }
 
 type endedLease struct {
@@ -315,7 +329,7 @@ type endedLease struct {
 	failed error // of the last renewal, if it failed
 }
 
-// tell tells the holders that their leases have ended. The loop asks no error of the user for anything, which may not
+// tell tells the holders that their leases have ended. The turn asks no error of the user for anything, which may not
 // return, or may end the goroutine.
 func (w *Watchdog) tell(ended []endedLease) {
 	var failed []endedLease
@@ -354,7 +368,7 @@ func (e endedLease) because() error {
 
 // collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
 // a little later (slack), so that the leases of a busy client share pipelines.
-func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Duration) {
+func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
@@ -380,14 +394,14 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, wait time.Durati
 	case w.armed <= now:
 		w.armed = w.ages.lookAt // if that is never, there is nothing to do until a lease is added
 	default:
-		// Short holds come and go. The loop wakes up once, at the time when the last of them would have been due,
-		// instead of being woken for each of them.
+		// Short holds come and go. There is one turn, at the time when the last of them would have been due, instead
+		// of one for each of them.
 	}
-	return due, ended, w.armed - now
+	return due, ended
 }
 
 // isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so. After askLocked nothing of l is
-// due at the same time any more, so that the loop sleeps.
+// due at the same time any more, so that the next turn is later.
 func (l *Lease) isDueLocked(now time.Duration) bool {
 	switch {
 	case l.hasMostRenewals():

@@ -23,17 +23,21 @@ func inWorkersBubble(t *testing.T, f func(w *Pool, stop func())) {
 	})
 }
 
-// At most mostIdle goroutines are kept for later jobs. They end when the Client is closed.
+// At most mostIdle goroutines are kept for later jobs. They end when there was none for idleTime, or the Client is closed.
 func TestKeptGoroutines(t *testing.T) {
 	inWorkersBubble(t, func(w *Pool, stop func()) {
 		for range 3 {
 			for range 3 * mostIdle {
 				w.Spawn(func() { time.Sleep(time.Second) })
 			}
-			time.Sleep(2 * time.Second)
+			time.Sleep(time.Second + idleTime/2)
 			require.EqualValues(t, mostIdle, w.working.Load(), "goroutines")
 			require.EqualValues(t, mostIdle, w.idle.Load(), "goroutines that wait")
 		}
+		time.Sleep(idleTime)
+		assert.Zero(t, w.working.Load(), "goroutines without a job for long")
+		w.Spawn(func() {})
+		synctest.Wait()
 		stop()
 		synctest.Wait()
 		assert.Zero(t, w.working.Load(), "goroutines after Close")
