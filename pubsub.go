@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -215,9 +214,9 @@ func (b *bothWays) Unsubscribe(ctx context.Context, channels ...string) error {
 	return cmp.Or(b.PubSub.Unsubscribe(ctx, channels...), b.shard.Unsubscribe(ctx, channels...))
 }
 
-func (b *bothWays) ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error) {
+func (b *bothWays) Receive(ctx context.Context) (any, error) {
 	for {
-		message, err := b.PubSub.ReceiveTimeout(ctx, timeout)
+		message, err := b.PubSub.Receive(ctx)
 		s, confirms := message.(*redis.Subscription)
 		if confirms && strings.HasSuffix(s.Kind, "unsubscribe") || !confirms && !wake.Refuses(err) {
 			return message, err

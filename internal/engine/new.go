@@ -25,6 +25,7 @@ func New(c Config, sending send.Config) *Engine {
 	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
 		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 	})
+	e.pubsub.PingEvery(e.PollInterval, e.WatchdogTimeout/3)
 	e.fulfil = e.carryOut
 	e.poller = looking{e}.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =

@@ -87,12 +87,16 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	return subscribe, unsubscribe, next
 }
 
-// unconfirmed reports whether a subscription has been waiting for its answer for longer than three pings.
+// unconfirmed reports whether a subscription has been waiting for its answer for longer than the time of three pings.
 func (l *link) unconfirmed(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.unconfirmedLocked(now)
+}
+
+func (l *link) unconfirmedLocked(now time.Time) bool {
 	asked := l.queues[subscribing]
-	return len(asked) > 0 && now.Sub(asked[0].askedAt) > 3*l.ping
+	return len(asked) > 0 && now.Sub(asked[0].askedAt) > 3*l.second
 }
 
 // noteConfirmed records that the channel called name is subscribed from now on. On a later connection messages may

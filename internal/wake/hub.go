@@ -14,8 +14,8 @@
 //     on every new connection.
 //   - One goroutine writes to a connection and one reads from it. Callers never do, because go-redis holds a mutex
 //     while it dials. The delivery of a message never blocks.
-//   - go-redis does not notice a server that has gone silent, so the link pings. It gives up a connection on which
-//     nothing arrived, or no confirmation, for the time of three pings.
+//   - go-redis does not notice a server that has gone silent, so the link pings: more often while somebody waits. It
+//     gives up a connection on which no ping was answered for the time of two, or no subscription for that of three.
 //   - A connection is never repaired, only replaced. The subscriptions of a connection are therefore exactly those
 //     that were requested on it, in the same order.
 //   - A channel belongs to one link, and moves to another link when a different server begins to serve it.
@@ -38,7 +38,7 @@ type Subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) error
 	Unsubscribe(ctx context.Context, channels ...string) error
 	Ping(ctx context.Context, payload ...string) error
-	ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error)
+	Receive(ctx context.Context) (any, error)
 	Close() error
 }
 
@@ -66,7 +66,7 @@ type Hub struct {
 	warn   func(channel string, err error) // see New
 
 	idleTTL time.Duration // how long a channel without listeners stays subscribed
-	ping    time.Duration
+	second  time.Duration // a second: how often a link looks whether to ping, and whether it is answered
 	idle    time.Duration // how long a connection stays open without channels
 	reroute time.Duration // how long after its refusal a channel is routed again; shorter than idleTTL
 
@@ -82,6 +82,8 @@ type Hub struct {
 	warned   bool
 	// warnedOfSilence is set when warn was called with ErrUnanswered.
 	warnedOfSilence bool
+
+	ping, rarely time.Duration // see PingEvery
 
 	quiet   string // the channel whose refusal is not for warn; or ""
 	refused func(error)
@@ -99,7 +101,7 @@ func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub 
 		log:      log,
 		warn:     warn,
 		idleTTL:  500 * time.Millisecond,
-		ping:     time.Second,
+		second:   time.Second,
 		idle:     10 * time.Second,
 		reroute:  100 * time.Millisecond,
 		closed:   make(chan struct{}),
@@ -114,6 +116,14 @@ func (h *Hub) Quiet(name string, refused func(error)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.quiet, h.refused = name, refused
+}
+
+// PingEvery sets how often a connection is pinged, which is not more than once a second: while anybody waits, and while
+// it has the quiet channel alone.
+func (h *Hub) PingEvery(waiting, quiet time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ping, h.rarely = waiting, quiet
 }
 
 // Join starts listening to the channel called name.

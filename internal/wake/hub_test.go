@@ -224,10 +224,10 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 			p.Quiet("hints", func(err error) { assert.Fail(t, "the quiet channel counts as refused", "%v", err) })
 			a := p.Join("a")
 			require.True(t, ready(a))
-			time.Sleep(p.ping / 2)
-			s.Set(func() { s.ConfirmAfter = p.ping }) // a ping is refused while the answers are outstanding
+			time.Sleep(p.second / 2)
+			s.Set(func() { s.ConfirmAfter = p.second }) // a ping is refused while the answers are outstanding
 			b, quiet := p.Join("b"), p.Join("hints")
-			time.Sleep(2 * p.ping)
+			time.Sleep(2 * p.second)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s: %s", l.Name(), text)
 			}
@@ -241,7 +241,7 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 			s.Cut()
 			time.Sleep(time.Minute)
 			s.Set(func() { s.Refuse, s.RefusePing = nil, nil })
-			time.Sleep(3*p.ping + 2*mostPause)
+			time.Sleep(3*p.second + 2*mostPause)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s, after %s", l.Name(), text)
 			}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ type link struct {
 	lastMoved time.Time // when the current connection began, or the node last lost a channel
 	// pingedAt is when the first ping was sent after which nothing arrived on this connection; zero: there is none.
 	pingedAt   time.Time
+	lastPing   time.Time     // when a ping was last sent
 	stale      bool          // the connection must be replaced
 	renewedAt  time.Time     // when it last became stale
 	renewPause time.Duration // how long after renewedAt it does not become stale again
@@ -63,6 +65,7 @@ func (l *link) kickLocked() {
 
 // run keeps a connection open while the link has channels, and for a while after that.
 func (l *link) run() {
+	pprof.SetGoroutineLabels(context.Background()) // those of the caller that was the first one to wait
 	ended := false
 	defer func() {
 		if !ended { // a hook of the Redis client has ended the goroutine
@@ -125,8 +128,8 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 		worked, why = heard.Load(), ended
 	}()
 
-	ping := time.NewTicker(l.ping)
-	defer ping.Stop()
+	tick := time.NewTicker(l.second)
+	defer tick.Stop()
 	look := time.NewTimer(time.Hour) // reset before it is used
 	defer look.Stop()
 	for reading := false; ; {
@@ -156,8 +159,8 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 				return false, true, nil
 			}
 		case <-look.C:
-		case <-ping.C:
-			if reading && l.pings(conn) != nil {
+		case now := <-tick.C:
+			if reading && (l.unanswers(now) || l.pings(now) && conn.Ping(context.Background()) != nil) {
 				return false, true, nil
 			}
 			l.lookAround()
@@ -169,14 +172,28 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 	}
 }
 
-// pings sends a ping. The answer proves that the connection is alive.
-func (l *link) pings(conn Subscriber) error {
+// unanswers reports whether Redis does not answer on this connection: a ping, or a subscription.
+func (l *link) unanswers(now time.Time) bool {
 	l.mu.Lock()
-	if l.pingedAt.IsZero() {
-		l.pingedAt = time.Now()
+	defer l.mu.Unlock()
+	return !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 3*l.second/2 || l.unconfirmedLocked(now)
+}
+
+// pings reports whether it is time for a ping. The answer proves that the connection is alive.
+func (l *link) pings(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	every := l.ping
+	if quiet := l.channels[l.quiet]; quiet != nil && quiet.link == l && l.size == 1 {
+		every = l.rarely
 	}
-	l.mu.Unlock()
-	return conn.Ping(context.Background())
+	if now.Sub(l.lastPing) < every-l.second/2 { // it looks once a second, more or less
+		return false
+	}
+	if l.lastPing = now; l.pingedAt.IsZero() {
+		l.pingedAt = now
+	}
+	return true
 }
 
 // cameThrough records that something arrived on the connection.
@@ -215,7 +232,7 @@ func (l *link) startOver() Subscriber {
 		}
 	}
 	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
-	l.pingedAt = time.Time{}
+	l.pingedAt, l.lastPing = time.Time{}, time.Time{}
 	l.mu.Unlock()
 	l.rerouteNow(time.Now())
 	return l.dial()
@@ -232,13 +249,13 @@ func (l *link) dial() Subscriber {
 func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
 	var momentary error // the last answer that says nothing about a channel; or nil
 	for {
-		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
+		message, err := conn.Receive(context.Background())
 		if err == nil || send.Answered(err) {
 			l.cameThrough()
 		}
 		switch {
 		case l.unconfirmed(time.Now()):
-			return cmp.Or(momentary, fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.ping))
+			return cmp.Or(momentary, fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.second))
 		case err == nil:
 			heard.Store(true)
 		case !send.Answered(err):
@@ -324,7 +341,7 @@ func (l *link) silenceToTell(now time.Time, excused bool) (name string) {
 	case l.unanswered.IsZero():
 		l.unanswered = l.queues[subscribing][i].askedAt
 	}
-	if l.warnedOfSilence || now.Sub(l.unanswered) < 3*l.ping {
+	if l.warnedOfSilence || now.Sub(l.unanswered) < 3*l.second {
 		return ""
 	}
 	l.warnedOfSilence = true

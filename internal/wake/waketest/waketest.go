@@ -4,7 +4,6 @@ package waketest
 import (
 	"context"
 	"errors"
-	"net"
 	"sync"
 	"time"
 
@@ -129,15 +128,13 @@ func (c *Conn) Ping(context.Context, ...string) error {
 	return nil
 }
 
-func (c *Conn) ReceiveTimeout(_ context.Context, timeout time.Duration) (any, error) {
+func (c *Conn) Receive(context.Context) (any, error) {
 	select {
 	case m := <-c.Out:
 		if err, ok := m.(error); ok {
 			return nil, err
 		}
 		return m, nil
-	case <-time.After(timeout):
-		return nil, &net.OpError{Op: "read", Err: errors.New("i/o timeout")}
 	case <-c.Closed:
 		return nil, redis.ErrClosed
 	}
