@@ -386,6 +386,32 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	})
 }
 
+// A connection is pinged as often as somebody who waits needs it, and rarely if it has the quiet channel alone. In both
+// cases the peer has two seconds for its answer.
+func TestPingsAreAsRareAsTheyMayBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := newFakePubSub(t)
+		p.Quiet("mine", nil)
+		p.PingEvery(3*time.Second, 10*time.Second)
+		mine := subscribed(t, p, "mine")
+		minute := func() (pings int64) {
+			s.Pings.Store(0)
+			time.Sleep(time.Minute)
+			return s.Pings.Load()
+		}
+		assert.InDelta(t, 6, minute(), 1)
+		l := subscribed(t, p, "x")
+		assert.InDelta(t, 20, minute(), 1)
+		l.Leave()
+		assert.InDelta(t, 6, minute(), 1)
+		s.Set(func() { s.Silent = true })
+		time.Sleep(13 * time.Second)
+		s.Set(func() { s.Silent = false })
+		time.Sleep(5 * time.Second)
+		assert.True(t, woken(mine), "a connection on which nothing comes is still trusted")
+	})
+}
+
 // A connection on which nothing arrives is replaced. go-redis would wait forever.
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,7 @@ package virtual
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -250,5 +251,30 @@ func TestShortHoldsCostNoSubscription(t *testing.T) {
 		v.Servers[0].Look(func(m *miniredis.Miniredis) {
 			assert.Empty(v, m.PubSubChannels(record.ClientChannel("*")), "channels")
 		})
+	})
+}
+
+// A Client that was used once, and is never closed, has no goroutine. While it holds and waits, none of its goroutines
+// has the profiler labels of the caller.
+func TestForgottenClientHasNoGoroutines(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		goroutines := func() string {
+			var text strings.Builder
+			assert.NoError(v, pprof.Lookup("goroutine").WriteTo(&text, 1))
+			return text.String()
+		}
+		one, _ := v.Client(0)
+		other, _ := v.Client(0)
+		ctx, l := ContextWithOwner(context.Background()), one.NewLock("l")
+		pprof.Do(ctx, pprof.Labels("caller", "first"), func(ctx context.Context) {
+			assert.NoError(v, l.Lock(ctx))
+			ok, err := other.NewLock("l").TryLock(ctx, time.Second, 0)
+			assert.True(v, !ok && err == nil)
+		})
+		assert.Contains(v, goroutines(), "wake.(*link)")
+		assert.NotContains(v, goroutines(), `"first"`)
+		assert.NoError(v, l.Unlock(ctx))
+		time.Sleep(time.Minute)
+		assert.NotRegexp(v, `internal/(engine|lease|send|wake|workers)\.`, goroutines())
 	})
 }

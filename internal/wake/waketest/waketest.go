@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +17,7 @@ type Server struct {
 	mu           sync.Mutex // guards below
 	Conns        []*Conn
 	dialled      int
+	Pings        atomic.Int64
 	Commands     []string
 	Refuse       func(channel string) error // returns the answer to SUBSCRIBE; nil: no channel is refused
 	RefuseEnd    error                      // the answer to UNSUBSCRIBE; nil: it is allowed
@@ -118,6 +120,7 @@ func (c *Conn) Ping(context.Context, ...string) error {
 	if c.server.Down {
 		return ErrDown
 	}
+	c.server.Pings.Add(1)
 	switch {
 	case c.server.Silent:
 	case c.server.RefusePing != nil:
