@@ -50,8 +50,8 @@ func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
 		time.Sleep(time.Second) // the server has answered all batches
 		synctest.Wait()
 		assert.Zero(b.t, b.batches.senders)
-		assert.Empty(b.t, b.batches.underWay)
-		assert.Nil(b.t, b.batches.queue)
+		assert.Zero(b.t, b.batches.underWay)
+		assert.Empty(b.t, b.batches.queue)
 	}, func(c *Config) { c.Batch = true })
 }
 
@@ -460,132 +460,20 @@ func TestSecondBatchWaitsForAQuickFirstOne(t *testing.T) {
 	}
 }
 
-// sizes are how many calls each batch so far had.
-func (b *batchBench) sizes() (n []int) {
-	for _, batch := range b.fake.pipelines() {
-		n = append(n, len(batch))
-	}
-	return n
-}
-
-// C: Redis runs one batch while the client reads and writes another one.
-func TestSecondBatchIsSentWhenTheQueueHoldsEnough(t *testing.T) {
-	inBatches(t, 0, func(b *batchBench) {
-		b.batches.pause = senderPause
-		start := time.Now()
-		var all []*sync.WaitGroup
-		ask := func(n int, want ...int) {
-			b.t.Helper()
-			one, _ := b.crowd(context.Background(), n, nil)
-			all = append(all, one)
-			require.Equal(b.t, want, b.sizes())
-		}
-		ask(1, 1)
-		ask(besideFrom-1, 1) // fewer are not worth a batch
-		ask(1, 1, 4)
-		ask(3, 1, 4)
-		ask(1, 1, 4, 4)
-		ask(4, 1, 4, 4, 4)
-		ask(2*maxBatch, 1, 4, 4, 4) // maxSenders
-		assert.Zero(b.t, time.Since(start), "before the first batch is back")
-		for _, one := range all {
-			one.Wait()
-		}
-	})
-}
-
-// C: a batch is sent beside others if it has a third as many calls as those that are expected back.
-func TestBatchBesideOthersIsNotMuchSmaller(t *testing.T) {
-	now := time.Now()
-	for _, c := range []struct {
-		underWay []int
-		hanging  int // calls in a batch that should have been back long ago
-		least    int
-	}{
-		{nil, 0, 0}, {nil, 50, 0}, {[]int{1}, 0, 4}, {[]int{4, 4, 4}, 0, 4}, {[]int{40}, 0, 13}, {[]int{20, 20}, 50, 13},
-	} {
-		b := &batches{beside: besideFrom, pause: senderPause}
-		for _, n := range c.underWay {
-			b.underWay = append(b.underWay, &batch{calls: make([]*batchedCall, n), taken: now.Add(-senderPause)})
-		}
-		b.underWay = append(b.underWay, &batch{calls: make([]*batchedCall, c.hanging), taken: now.Add(-2 * senderPause)})
-		for n := range 20 {
-			b.queue = make([]*batchedCall, n)
-			b.mu.Lock()
-			assert.Equal(t, n >= c.least, b.enoughLocked(now), "%+v, %d in the queue", c, n)
-			b.mu.Unlock()
-		}
-	}
-}
-
-// C: where there are several servers, a second batch has to be larger.
-func TestSecondBatchToOneOfSeveralServersIsLarger(t *testing.T) {
-	in(t, func(b *bench) {
-		b.BatchAll()
-		bb := &batchBench{bench: b}
-		answers(b.t, "x", bb.ask(context.Background(), "x", nil)) // before the first answer there are no batches
-		b.fake.setBefore(bb.serve)
-		first, _ := bb.crowd(context.Background(), besideOthers, nil)
-		assert.Equal(b.t, []int{1}, bb.sizes())
-		second, _ := bb.crowd(context.Background(), 1, nil)
-		assert.Equal(b.t, []int{1, besideOthers}, bb.sizes())
-		first.Wait()
-		second.Wait()
-	}, func(c *Config) {
-		c.Batch = true
-		c.Home = func(string) string { return "one of several" }
-	})
-}
-
-// C: a sender whose batch is back leaves a short queue to the senders of the batches that are still under way, and
-// sends a longer one at once.
-func TestSenderEndsRatherThanSendFewCalls(t *testing.T) {
-	for _, few := range []bool{true, false} {
-		inBatches(t, 0, func(b *batchBench) {
-			b.batches.pause = senderPause
-			first, _ := b.crowd(context.Background(), 1+besideFrom, nil) // two batches
-			time.Sleep(serveTime / 2)
-			second, _ := b.crowd(context.Background(), 2*besideFrom, nil) // maxSenders
-			n, senders := besideFrom-1, 2
-			if !few {
-				n, senders = besideFrom, 3
-			}
-			start := time.Now()
-			rest, got := b.crowd(context.Background(), n, nil)
-			first.Wait()
-			synctest.Wait()
-			b.batches.mu.Lock()
-			assert.Equal(b.t, senders, b.batches.senders)
-			b.batches.mu.Unlock()
-			second.Wait()
-			rest.Wait()
-			for i, a := range got {
-				answers(b.t, strconv.Itoa(i), a)
-			}
-			assert.Equal(b.t, []int{1, besideFrom, besideFrom, besideFrom, n}, b.sizes())
-			if took := time.Since(start); few {
-				assert.Equal(b.t, 2*serveTime, took, "sent when the second one is back")
-			} else {
-				assert.Equal(b.t, serveTime/2+serveTime, took, "sent when the first one is back")
-			}
-		})
-	}
-}
-
 // C: calls that come before a sender has taken its batch go out in that batch.
 func TestOneSenderStartsAtATime(t *testing.T) {
 	var starts []func() // guarded by the bubble: calls come one after the other
 	in(t, func(b *bench) {
 		b.BatchAll()
 		bb := &batchBench{bench: b}
-		all, got := bb.crowd(context.Background(), 3*besideFrom, nil)
+		all, got := bb.crowd(context.Background(), 3, nil)
 		require.Len(b.t, starts, 1)
 		starts[0]()
 		all.Wait()
 		for i, a := range got {
 			answers(b.t, strconv.Itoa(i), a)
 		}
-		assert.Equal(b.t, []int{3 * besideFrom}, bb.sizes())
+		assert.Equal(b.t, [][]string{{"0", "1", "2"}}, b.fake.pipelines())
 	}, func(c *Config) {
 		c.Batch = true
 		c.Spawn = func(f func()) { starts = append(starts, f) }
@@ -598,11 +486,15 @@ func TestBatchThatHangsHoldsBackNoOthers(t *testing.T) {
 		b.batches.pause = senderPause
 		release := b.hangs()
 		ctx, cancel := context.WithCancel(context.Background())
-		stuck, _ := b.crowd(ctx, 1+2*besideFrom, nil) // three batches
+		var stuck []*sync.WaitGroup
+		for range maxSenders - 1 {
+			one, _ := b.crowd(ctx, 1, nil)
+			stuck = append(stuck, one)
+			time.Sleep(senderPause + time.Microsecond)
+		}
 		b.answersAgain()
-		time.Sleep(senderPause + time.Microsecond)
 		var all sync.WaitGroup
-		for i := range besideFrom / 2 { // too few beside so many
+		for i := range 2 {
 			time.Sleep(serveTime / 4)
 			all.Go(func() {
 				for range 100 {
@@ -614,7 +506,9 @@ func TestBatchThatHangsHoldsBackNoOthers(t *testing.T) {
 		}
 		all.Wait()
 		cancel()
-		stuck.Wait()
+		for _, one := range stuck {
+			one.Wait()
+		}
 		release()
 	})
 }
@@ -622,15 +516,15 @@ func TestBatchThatHangsHoldsBackNoOthers(t *testing.T) {
 // L7: calls that a sender has left to a batch which hangs then go out by themselves.
 func TestCallsLeftToABatchThatHangsGoOutByThemselves(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
-		b.batches.pause = senderPause
+		b.batches.pause = serveTime / 2
 		first, _ := b.crowd(context.Background(), 1, nil)
-		time.Sleep(serveTime / 2)
+		time.Sleep(b.batches.pause + time.Microsecond)
 		release := b.hangs()
 		ctx, cancel := context.WithCancel(context.Background())
-		stuck, _ := b.crowd(ctx, besideFrom, nil)
+		stuck, _ := b.crowd(ctx, 1, nil)
 		b.answersAgain()
 		start := time.Now()
-		rest, got := b.crowd(context.Background(), besideFrom-1, nil)
+		rest, got := b.crowd(context.Background(), 3, nil)
 		first.Wait()
 		rest.Wait()
 		for i, a := range got {
@@ -684,9 +578,8 @@ func TestDeadlineEndsTheWaitForABatch(t *testing.T) {
 	})
 }
 
-// A call is used again for the next caller once its own one has the outcome. Callers that leave at the very moment of
-// the answer, before it and after it, change nothing about that: each gets the answer to its own call, and each outcome
-// has exactly one receiver.
+// Callers leave at the very moment of the answer, before it and after it: each that stays gets the answer to its own
+// call, and each outcome has exactly one receiver.
 func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
 		late := new(orphans)
