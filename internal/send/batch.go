@@ -66,6 +66,7 @@ func (s *Sender) BatchAll() {
 // A batch is calls that are sent together. Nothing changes after it has ended.
 type batch struct {
 	calls []batchedCall
+	sent  []Call        // those of calls, in order, without the withdrawn ones once the batch is taken
 	taken time.Time     // from the queue; zero: it was not yet
 	done  chan struct{} // closed when it has ended
 	ended bool
@@ -85,7 +86,6 @@ const (
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
 	outcome
-	call      Call
 	handler   OrphanHandler
 	withdrawn bool // it is not sent
 	abandoned bool // the OrphanHandler gets the outcome
@@ -98,7 +98,7 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	if b == nil {
 		return outcome{}, nil, false
 	}
-	in, i := b.enqueue(batchedCall{outcome: outcome{sent: now}, call: r.req.Call, handler: r.req.OnOrphan})
+	in, i := b.enqueue(&r.req, now)
 	if in == nil {
 		return outcome{}, nil, false
 	}
@@ -145,8 +145,9 @@ func (b *batches) wait(w Wait, in *batch, i int) error {
 	}
 }
 
-// enqueue adds c to the next batch, and returns that and the index. It returns nil if calls are to go out by themselves.
-func (b *batches) enqueue(c batchedCall) (in *batch, i int) {
+// enqueue adds the call of r to the next batch, and returns that and the index. It returns nil if calls are to go out by
+// themselves.
+func (b *batches) enqueue(r *Request, now time.Time) (in *batch, i int) {
 	b.mu.Lock()
 	if b.stalled || !b.cooldown.IsZero() && time.Now().Before(b.cooldown) {
 		b.mu.Unlock()
@@ -155,12 +156,13 @@ func (b *batches) enqueue(c batchedCall) (in *batch, i int) {
 	if n := len(b.queue); n > 0 && len(b.queue[n-1].calls) < maxBatch {
 		in = b.queue[n-1]
 	} else {
-		in = &batch{done: make(chan struct{})}
+		in = &batch{calls: make([]batchedCall, 0, 16), sent: make([]Call, 0, 16), done: make(chan struct{})}
 		b.queue = append(b.queue, in)
 	}
-	i, in.calls = len(in.calls), append(in.calls, c)
+	i, in.calls = len(in.calls), append(in.calls, batchedCall{outcome: outcome{sent: now}, handler: r.OnOrphan})
+	in.sent = append(in.sent, r.Call)
 	// If there are more senders than batches under way, a sender is about to take it.
-	more := b.senders == b.underWay && b.senders < maxSenders && !b.expectsLocked(c.sent)
+	more := b.senders == b.underWay && b.senders < maxSenders && !b.expectsLocked(now)
 	if more {
 		b.senders++
 	}
@@ -239,8 +241,7 @@ func (b *batches) next() *batch {
 	for len(b.queue) > 0 {
 		next := b.queue[0]
 		b.queue = slices.Delete(b.queue, 0, 1)
-		next.taken = now
-		if slices.ContainsFunc(next.calls, func(c batchedCall) bool { return !c.withdrawn }) {
+		if next.take(now) {
 			b.last = next
 			b.underWay++
 			return next
@@ -250,20 +251,27 @@ func (b *batches) next() *batch {
 	return nil
 }
 
-// send sends a batch and hands in its outcomes.
-func (b *batches) send(one *batch) {
-	calls := make([]Call, 0, len(one.calls))
-	for i := range one.calls {
-		if c := &one.calls[i]; !c.withdrawn {
-			calls = append(calls, c.call)
+// take takes a batch from the queue, and reports whether there is anything to send.
+func (one *batch) take(now time.Time) bool {
+	one.taken = now
+	all := one.sent
+	one.sent = all[:0]
+	for i := range all {
+		if !one.calls[i].withdrawn {
+			one.sent = append(one.sent, all[i])
 		}
 	}
+	return len(one.sent) > 0
+}
+
+// send sends a batch and hands in its outcomes.
+func (b *batches) send(one *batch) {
 	ctx := b.sender.limit.begin(time.Now()) // for a connection
 	var outcomes []Outcome
 	err := ErrHookExited                                 // unless the goroutine goes on
 	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
 	err = CatchPanic(func() error {
-		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
+		outcomes = b.sender.config.Transport.RunAll(ctx, one.sent, false)
 		return nil
 	})
 	LogPanic(b.sender.config.Log, err)
