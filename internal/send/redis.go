@@ -18,16 +18,15 @@ type Transport interface {
 	// Run runs one call by itself. If the call acquires or extends something (taking), the error is ErrNotSynced unless
 	// enough replicas have confirmed the call.
 	Run(ctx context.Context, c Call, taking bool) (answer any, err error)
-	// RunAll runs calls in pipelines. If they acquire or renew something, Outcome.Unsynced is nil for those that
-	// enough replicas have confirmed. RunAll does not keep calls.
+	// RunAll runs calls in pipelines. If they acquire or renew something, the error of those that do is ErrNotSynced
+	// unless enough replicas have confirmed them. RunAll does not keep calls.
 	RunAll(ctx context.Context, calls []Call, taking bool) []Outcome
 }
 
 // An Outcome is the result of one of several calls.
 type Outcome struct {
-	Answer   any
-	Err      error
-	Unsynced error // set if too few replicas have confirmed the call
+	Answer any
+	Err    error
 }
 
 // Redis is the Transport on a go-redis client.
@@ -44,7 +43,8 @@ func NewRedis(rdb redis.UniversalClient, synced Synced) *Redis {
 // Run implements Transport.
 func (r *Redis) Run(ctx context.Context, c Call, taking bool) (any, error) {
 	if taking && r.synced.Replicas > 0 {
-		return r.runSynced(ctx, c)
+		o := r.runSynced(ctx, []Call{c})[0]
+		return o.Answer, o.Err
 	}
 	return runOn(ctx, r.rdb, c)
 }
@@ -52,9 +52,9 @@ func (r *Redis) Run(ctx context.Context, c Call, taking bool) (any, error) {
 // RunAll implements Transport.
 func (r *Redis) RunAll(ctx context.Context, calls []Call, taking bool) []Outcome {
 	if taking && r.synced.Replicas > 0 {
-		return r.runAllSynced(ctx, calls)
+		return r.runSynced(ctx, calls)
 	}
-	return pipeline{rdb: r.rdb}.run(ctx, calls)
+	return pipeline{r.rdb, false}.run(ctx, calls)
 }
 
 // A processor is a client or one of its connections.
@@ -90,9 +90,8 @@ func process(ctx context.Context, rdb processor, cmd command) (answer any, err e
 
 // A pipeline runs several calls on one server.
 type pipeline struct {
-	rdb    redis.UniversalClient
-	synced Synced // a WAIT follows the calls
-	asking bool   // an ASKING precedes each call, because the slot is being moved to this server
+	rdb    interface{ Pipeline() redis.Pipeliner }
+	asking bool // an ASKING precedes each call, because the slot is being moved to this server
 }
 
 // run sends all calls together, and then sends those together whose scripts the server did not know.
@@ -125,16 +124,7 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 		_ = pipe.Process(ctx, calls[n].commandIn(&cmds[i], room[:0:words], ctx, whole))
 		room = room[words:]
 	}
-	var wait onceCmd
-	if p.synced.Replicas > 0 {
-		wait = p.synced.wait(ctx)
-		_ = pipe.Process(ctx, wait)
-	}
 	_, failed := pipe.Exec(ctx) // the error of the first command that failed
-	var unsynced error
-	if p.synced.Replicas > 0 {
-		unsynced = p.synced.verdict(wait.Result())
-	}
 	for i, n := range which {
 		answer, err := cmds[i].Result()
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -143,7 +133,7 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 		if answer == nil && err == nil {
 			err = failed // a hook returned this error and sent nothing
 		}
-		outcomes[n] = Outcome{answer, explained(calls[n], err), unsynced}
+		outcomes[n] = Outcome{answer, explained(calls[n], err)}
 	}
 	return unknown
 }

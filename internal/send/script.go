@@ -157,15 +157,11 @@ func (r *Reply) parse(answer any, err error) (rest string, _ error) {
 	return rest, nil
 }
 
-// parseOutcomes reads the answers to calls that were sent together. The error of a call that has acquired or renewed
-// something is ErrNotSynced if too few replicas have confirmed it.
+// parseOutcomes reads the answers to calls that were sent together.
 func parseOutcomes(outcomes []Outcome) ([]Reply, []error) {
 	replies, errs := make([]Reply, len(outcomes)), make([]error, len(outcomes))
 	for i, o := range outcomes {
 		replies[i], errs[i] = ParseReply(o.Answer, o.Err)
-		if errs[i] == nil && replies[i][0] == 1 {
-			errs[i] = o.Unsynced
-		}
 	}
 	return replies, errs
 }

@@ -94,16 +94,6 @@ func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
 	assert.Zero(t, a.Unknown)
 }
 
-func TestOnlyWhatIsTakenHasToBeConfirmed(t *testing.T) {
-	_, errs := parseOutcomes([]Outcome{
-		{Answer: "1 0 0", Unsynced: ErrNotSynced},
-		{Answer: "-1 0 0", Unsynced: ErrNotSynced},
-		{Err: io.EOF, Unsynced: ErrNotSynced},
-		{Answer: "1 0 0"},
-	})
-	assert.Equal(t, []error{ErrNotSynced, nil, io.EOF, nil}, errs)
-}
-
 // A command has the keys of its call, whether their words were made before or not, and a hook of the user that changes
 // the arguments of one command changes no other one.
 func TestCommandHasTheKeysOfItsCall(t *testing.T) {

@@ -166,7 +166,7 @@ func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	sent := 0
 	outcomes = func() []Outcome {
 		sent++
-		return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}, {Answer: reply(1, 2, 3), Unsynced: ErrNotSynced}}
+		return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}, {Answer: reply(1, 2, 3), Err: ErrNotSynced}}
 	}
 	replies, errs := b.All(context.Background(), calls)
 	assert.Equal(t, []error{nil, io.EOF, ErrNotSynced}, errs)

@@ -3,7 +3,7 @@ package send
 // Calls that replicas confirm: a WAIT follows each call that acquires or renews something.
 //
 // Rules: a WAIT applies to the writes of its own connection, so it is sent over the same connection, to one master,
-// also on a Cluster. No WAIT follows a call that has acquired nothing: it would wait for the writes of others, and
+// also on a Cluster. No WAIT follows calls that have acquired nothing: it would wait for the writes of others, and
 // occupy a connection. ErrNotSynced means that the call has run nevertheless, so the caller rolls back an attempt and
 // does not count a renewal. A release waits for no replica: if a failover loses a release, the lock expires with its
 // lease.
@@ -11,6 +11,7 @@ package send
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,61 +46,44 @@ func (s Synced) verdict(answer any, err error) error {
 	return nil
 }
 
-// runSynced runs a call that acquires something. The error is ErrNotSynced if the call has acquired it and too few
-// replicas have confirmed the call.
-func (r *Redis) runSynced(ctx context.Context, c Call) (any, error) {
-	if one, _ := OptionsOf(r.rdb); one != nil {
-		return r.synced.runOn(ctx, r.rdb, c, false)
-	}
-	cluster := ClusterOf(r.rdb) // it would send the WAIT to an arbitrary node
-	if cluster == nil {
-		return nil, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
-	}
-	master, err := cluster.MasterForKey(ctx, c.Keys[0])
-	if err != nil {
-		return nil, err
-	}
-	answer, err := r.synced.runOn(ctx, master, c, false)
-	if there, ask := redirection(ctx, cluster, err); there != nil {
-		return r.synced.runOn(ctx, there, c, ask)
-	}
-	return answer, err
-}
-
-// runOn runs a call on a server, followed by a WAIT if the call has acquired something. A Watch without keys sends
-// nothing, and its Tx keeps one connection. So does a Conn, but while it connects, go-redis 9.22 and 9.23 write the
-// options of its client without their lock.
-func (s Synced) runOn(ctx context.Context, rdb redis.UniversalClient, c Call, ask bool) (answer any, err error) {
-	err = rdb.Watch(ctx, func(tx *redis.Tx) error {
-		to := processor(tx)
-		if ask {
-			to = asking{tx}
+// run runs calls on a server, followed by a WAIT if any of them has acquired or renewed something. A Watch without keys
+// sends nothing, and its Tx keeps one connection. So does a Conn, but while it connects, go-redis 9.22 and 9.23 write
+// the options of its client without their lock.
+func (s Synced) run(ctx context.Context, rdb redis.UniversalClient, calls []Call, asking bool) (outcomes []Outcome) {
+	failed := rdb.Watch(ctx, func(tx *redis.Tx) error {
+		outcomes = pipeline{tx, asking}.run(ctx, calls)
+		isTaken := func(o Outcome) bool {
+			reply, err := ParseReply(o.Answer, o.Err)
+			return err == nil && reply[0] == 1
 		}
-		answer, err = runOn(ctx, to, c)
-		replies, err := ParseReplies(answer, err)
-		if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
-			wait := s.wait(ctx)
-			_ = tx.Process(ctx, wait)
-			err = s.verdict(wait.Result())
+		if !slices.ContainsFunc(outcomes, isTaken) {
+			return nil
 		}
-		return err
+		wait := s.wait(ctx)
+		_ = tx.Process(ctx, wait)
+		unsynced := s.verdict(wait.Result())
+		for i, o := range outcomes {
+			if isTaken(o) {
+				outcomes[i].Err = unsynced
+			}
+		}
+		return nil
 	})
-	return answer, err
+	if outcomes == nil { // there was no connection
+		return slices.Repeat([]Outcome{{Err: failed}}, len(calls))
+	}
+	return outcomes
 }
 
-// asking is a connection to a server to which a slot is being moved.
-type asking struct{ processor }
-
-func (a asking) Process(ctx context.Context, cmd redis.Cmder) error {
-	_ = a.processor.Process(ctx, newOnceCmd(ctx, "asking")) // applies to the next command only
-	return a.processor.Process(ctx, cmd)
-}
-
-// runAllSynced runs calls in pipelines, one for each master, with a WAIT at the end of each.
-func (r *Redis) runAllSynced(ctx context.Context, calls []Call) []Outcome {
+// runSynced runs calls in pipelines, one for each master, each of which a WAIT follows.
+func (r *Redis) runSynced(ctx context.Context, calls []Call) []Outcome {
+	if one, _ := OptionsOf(r.rdb); one != nil {
+		return r.synced.run(ctx, r.rdb, calls, false)
+	}
 	cluster := ClusterOf(r.rdb)
 	if cluster == nil {
-		return pipeline{rdb: r.rdb, synced: r.synced}.run(ctx, calls)
+		err := Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
+		return slices.Repeat([]Outcome{{Err: err}}, len(calls))
 	}
 	// A ClusterClient would send the WAIT to an arbitrary node.
 	outcomes := make([]Outcome, len(calls))
@@ -138,7 +122,7 @@ func (r *Redis) runShare(
 		mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues
 	}
 	err := CatchPanic(func() error {
-		for i, o := range (pipeline{rdb: master, synced: r.synced}).run(ctx, mine) {
+		for i, o := range r.synced.run(ctx, master, mine, false) {
 			outcomes[share[i]] = r.redirected(ctx, cluster, mine[i], o)
 		}
 		return nil
@@ -153,7 +137,7 @@ func (r *Redis) runShare(
 // redirected runs a call on the node to which its answer redirects, if it does.
 func (r *Redis) redirected(ctx context.Context, cluster Cluster, c Call, o Outcome) Outcome {
 	if there, ask := redirection(ctx, cluster, o.Err); there != nil {
-		return pipeline{there, r.synced, ask}.run(ctx, []Call{c})[0]
+		return r.synced.run(ctx, there, []Call{c}, ask)[0]
 	}
 	return o
 }
