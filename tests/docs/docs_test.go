@@ -100,7 +100,8 @@ func TestDocsCodeCompiles(t *testing.T) {
 func TestCookbookRecipesArePrograms(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	require.NoError(t, err)
-	recipes := strings.Split(locktest.Pages(t)["docs/cookbook.md"], "\n## ")[1:]
+	page, _, _ := strings.Cut(locktest.Pages(t)["docs/cookbook.md"], "\n## Questions")
+	recipes := strings.Split(page, "\n## ")[1:]
 	require.GreaterOrEqual(t, len(recipes), 9, "recipes")
 	for _, recipe := range recipes {
 		title, _, _ := strings.Cut(recipe, "\n")
@@ -127,8 +128,26 @@ func TestCookbookRecipesArePrograms(t *testing.T) {
 	}
 }
 
+// So do those in Go files, scripts and alert rules, which name a page by its path from the root.
 func TestDocsLinksLeadSomewhere(t *testing.T) {
 	all := locktest.Pages(t)
+	leads := func(from, link, target, anchor string) {
+		_, err := os.Stat(target)
+		if assert.NoError(t, err, "%s: %s leads nowhere", from, link) && anchor != "" {
+			assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", from, link)
+		}
+	}
+	named := regexp.MustCompile(`\b((?:docs|bench|spec|tests/faults|internal/lua)/[\w/-]+\.md)(?:#([\w-]+))?`)
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if slices.Contains([]string{".go", ".sh", ".yaml", ".lua", ".tla", ".work"}, filepath.Ext(path)) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+				leads(path, m[0], m[1], m[2])
+			}
+		}
+		return err
+	}))
 	for page, text := range all {
 		text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
 		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -140,13 +159,7 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 			if path != "" {
 				target = filepath.Join(filepath.Dir(page), path)
 			}
-			_, err := os.Stat(target)
-			if !assert.NoError(t, err, "%s: %s leads nowhere", page, m[1]) {
-				continue
-			}
-			if anchor != "" {
-				assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", page, m[1])
-			}
+			leads(page, m[1], target, anchor)
 		}
 	}
 }
@@ -264,8 +277,8 @@ func literal(e ast.Expr) (string, bool) {
 
 // The recipe for a queue is a program, too, whose workers are killed.
 func TestQueueRecipeIsAProgram(t *testing.T) {
-	page := locktest.Pages(t)["docs/detach.md"]
-	assert.Contains(t, page, "](../examples/imports/main.go)")
+	_, page, _ := strings.Cut(locktest.Pages(t)["docs/cookbook.md"], "\n## A lock that moves to another process")
+	page, _, _ = strings.Cut(page, "\n## ")
 	program, err := os.ReadFile("examples/imports/main.go")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1)
