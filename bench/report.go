@@ -3,6 +3,7 @@ package main
 // The tables and the charts.
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -120,7 +121,7 @@ func markdown(results []*result, columns []family, linked bool, note string) str
 		}
 		fmt.Fprintf(&b, "| %s, %s | **%s** |", title, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
 		for _, f := range took {
-			b.WriteString(" " + r.best(f.peers) + " |")
+			b.WriteString(" " + cmp.Or(r.best(f.peers), "–") + " |")
 		}
 		b.WriteString("\n")
 	}

@@ -17,7 +17,7 @@ import (
 // Pages returns the texts for users and for developers, by path.
 func Pages(t *testing.T) map[string]string {
 	all := make(map[string]string)
-	for _, dir := range []string{".", "docs", "bench", "examples", "internal/lua", "spec", "tests/faults"} {
+	for _, dir := range []string{".", ".ci", "bench", "docs", "examples", "internal", "internal/lua", "spec", "tests/faults"} {
 		files, err := filepath.Glob(dir + "/*.md")
 		require.NoError(t, err)
 		for _, f := range files {

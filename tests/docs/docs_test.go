@@ -119,7 +119,8 @@ func TestCookbookRecipesArePrograms(t *testing.T) {
 			code += flatten(string(file)) + "\n"
 		}
 		assert.Positive(t, programs, "programs of the recipe %q", title)
-		whole := []string{"A cron job on several replicas", "Refresh a cache", "Release in the background"}
+		whole := []string{"A cron job on several replicas", "Refresh a cache", "Release in the background",
+			"A lock that moves to another process"}
 		for _, m := range regexp.MustCompile("(?s)```(go|go other|sh)\n(.*?)```").FindAllStringSubmatch(recipe, -1) {
 			if m[1] != "go" || slices.Contains(whole, title) {
 				assert.True(t, strings.Contains(code, flatten(m[2])), "%s: in no program:\n%s", title, m[2])
@@ -137,7 +138,7 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 			assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", from, link)
 		}
 	}
-	named := regexp.MustCompile(`\b((?:docs|bench|spec|tests/faults|internal/lua)/[\w/-]+\.md)(?:#([\w-]+))?`)
+	named := regexp.MustCompile(`\b((?:docs|bench|spec|tests/faults|internal/lua)/[\w-]+\.md)(?:#([\w-]+))?`)
 	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
 		if slices.Contains([]string{".go", ".sh", ".yaml", ".lua", ".tla", ".work"}, filepath.Ext(path)) {
 			text, err := os.ReadFile(path)
@@ -275,16 +276,16 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// The recipe for a queue is a program, too, whose workers are killed.
-func TestQueueRecipeIsAProgram(t *testing.T) {
-	_, page, _ := strings.Cut(locktest.Pages(t)["docs/cookbook.md"], "\n## A lock that moves to another process")
-	page, _, _ = strings.Cut(page, "\n## ")
-	program, err := os.ReadFile("examples/imports/main.go")
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1)
-	require.Len(t, blocks, 3)
-	for _, b := range blocks {
-		assert.True(t, strings.Contains(flatten(string(program)), flatten(b[1])), "not in the program:\n%s", b[1])
+// A file of the root and of the engine begins with what it is for.
+func TestFilesSayWhatTheyAreFor(t *testing.T) {
+	head := regexp.MustCompile(`(?m)^// Package |^package \w+\n\n(//.*\n)+\n`)
+	for _, file := range locktest.LibraryFiles(t, "*.go") {
+		if dir := filepath.Dir(file); strings.HasSuffix(file, "_test.go") || dir != "." && dir != "internal/engine" {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Regexp(t, head, string(source), file)
 	}
 }
 

@@ -216,6 +216,10 @@ func TestFaultRowsAreCovered(t *testing.T) {
 		}
 	}
 	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
+	_, rules, _ := strings.Cut(string(page), "## Rules and their tests")
+	for _, test := range regexp.MustCompile("`(Test[\\w/]+)`").FindAllStringSubmatch(rules, -1) {
+		assert.True(t, exists[test[1]], "a rule: there is no %s", test[1])
+	}
 }
 
 // Row 34: no decision about a lock depends on the wall clock of the client.
