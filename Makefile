@@ -2,7 +2,7 @@
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
 .PHONY: help build check test bare oldest newest race valkey storm simulate explore mistakes mutations kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples \
-	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles files filetable
+	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -164,7 +164,7 @@ examples: ## every example, one after the other; those of PostgreSQL and of back
 	@printf '\n== backup\n'; timeout 120 examples/backup/run.sh
 	@printf '\n== postgres\n'; cd examples/postgres && timeout 120 go run .
 
-lint: fmt vet staticcheck golangci cycles filetable tidy-check ## all that reads the code of all modules and runs nothing
+lint: fmt vet staticcheck golangci cycles tidy-check ## all that reads the code of all modules and runs nothing
 
 fmt:
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
@@ -178,14 +178,8 @@ staticcheck:
 golangci:
 	$(call each,go run $(GOLANGCI) run --allow-parallel-runners -c $(CURDIR)/.golangci.yml ./...)
 
-files: ## the table of files of DEVELOPMENT.md anew: what each one says it is for
-	go run ./internal/filetable
-
 cycles: ## how the files of the engine depend on each other
 	go run ./internal/cycles -max $(LARGEST_CYCLE) $(ROOT)/internal/engine
-
-filetable:
-	go run ./internal/filetable -check
 
 tidy-check:
 	$(call in,$(filter-out cmd/relockctl,$(MODULES)),go mod tidy -diff)

@@ -85,7 +85,7 @@ func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 		b.Must(locktest.Await(b, "woken by Java's message", got))
 		b.Must(l.Unlock(owner))
 
-		b.Must(b.Rdb.HSet(ctx, b.LockName, java, 1).Err()) // without a lease: row 28 of docs/reliability.md
+		b.Must(b.Rdb.HSet(ctx, b.LockName, java, 1).Err()) // without a lease: row 28 of tests/faults/README.md
 		ttl, err := l.TTL(ctx)
 		assert.NoError(t, err)
 		assert.Negative(t, ttl, "TTL")

@@ -1,6 +1,6 @@
 package main
 
-// The tables of docs/client.md: the effect of the options of a Redis client on locks.
+// The tables of client.md: the effect of the options of a Redis client on locks.
 //
 // Rules: clients with different options take turns in short slices of time, on the same server. Faults are caused by a
 // proxy.

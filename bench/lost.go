@@ -187,7 +187,7 @@ var troubles = []trouble{
 	{name: "Redis loses its data", wipes: true},
 }
 
-// lostTables is the table of docs/benchmarks.md about lost updates.
+// lostTables is the table of README.md about lost updates.
 var lostTables = []named{{"lost", (*scale).lostUpdates}}
 
 func (s *scale) lostUpdates(ctx context.Context, t *table) error {

@@ -1,12 +1,12 @@
 // Command bench measures relock, other lock libraries of Go, and Redisson, on a redis-server that it starts:
 //
-//	go run .                         # everything; the charts are written to ../docs
-//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and a chart and the tables into these pages
+//	go run .                         # everything; the charts are written to charts
+//	go run . -readme ../README.md -page README.md    # and a chart and the tables into these pages
 //	go run . -short -check           # a short run of everything, which fails below the bounds
 //	go run . -work fleet,handoff     # workloads whose names begin with one of these
-//	go run . -scale -write ../docs/internals/scaling.md    # how cost grows, for that page
-//	go run . -client -write ../docs/client.md    # the effect of the options of a Redis client
-//	go run . -lost -write ../docs/benchmarks.md    # lost updates under faults
+//	go run . -scale -write scaling.md    # how cost grows, for that page
+//	go run . -client -write client.md    # the effect of the options of a Redis client
+//	go run . -lost -write README.md    # lost updates under faults
 //
 // The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each that compete for
 // one name: their rate depends only on the hand-off between processes. fleet-10000x1-simulated is a simulation of such
@@ -66,7 +66,7 @@ var (
 
 func main() {
 	var p plan
-	inShort := flag.Bool("short", false, "a short run of everything, in some minutes, without charts unless -docs is set")
+	inShort := flag.Bool("short", false, "a short run of everything, in some minutes, without charts unless -charts is set")
 	flag.StringVar(
 		&p.work,
 		"work",
@@ -84,7 +84,7 @@ func main() {
 	flag.IntVar(&p.size.held, "held", long.size.held, "the number of locks that are held")
 	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "the number of goroutines that wait")
 	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "the lease of the locks that are held")
-	docs := flag.String("docs", "../docs", "the directory for the charts; empty for no charts")
+	charts := flag.String("charts", "charts", "the directory for the charts; empty for no charts")
 	readme := flag.String("readme", "", "write a table of four workloads into this README, between its markers")
 	all := flag.String("page", "", "write all rows into this page, between its markers")
 	demand := flag.Bool("check", false, "fail if a bound is not met")
@@ -101,7 +101,7 @@ func main() {
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 		for name, value := range map[string]any{"slice": short.slice, "rounds": short.rounds, "longer": short.longer,
 			"held":    short.size.held,
-			"waiters": short.size.awaited, "lease": short.size.lease, "docs": ""} {
+			"waiters": short.size.awaited, "lease": short.size.lease, "charts": ""} {
 			if !given[name] {
 				_ = flag.Set(name, fmt.Sprint(value)) // it is of its type
 			}
@@ -116,7 +116,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	work := func() error { return run(ctx, p, os.Stdout, output{*docs, *readme, *all}, *demand) }
+	work := func() error { return run(ctx, p, os.Stdout, output{*charts, *readme, *all}, *demand) }
 	switch {
 	case *scale:
 		work = func() error { return runTables(ctx, p, amountsFor(*inShort), scaleTables, os.Stdout, *page) }

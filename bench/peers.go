@@ -48,7 +48,7 @@ type setting struct {
 	lease time.Duration
 	hooks []redis.Hook // for peers that use go-redis
 
-	timeout time.Duration // the read timeout; 0 for the one that docs/client.md recommends
+	timeout time.Duration // the read timeout; 0 for the one that docs/configuration.md recommends
 }
 
 // tuned is the poll interval of a library that was tuned for short critical sections: about the round trip of a network

@@ -3,6 +3,7 @@ package main
 // The tables and the charts.
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -116,11 +117,11 @@ func markdown(results []*result, columns []family, linked bool, note string) str
 	for _, r := range results {
 		title := r.title
 		if linked {
-			title = fmt.Sprintf("[%s](bench-%s.svg)", r.title, r.name)
+			title = fmt.Sprintf("[%s](charts/bench-%s.svg)", r.title, r.name)
 		}
 		fmt.Fprintf(&b, "| %s, %s | **%s** |", title, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
 		for _, f := range took {
-			b.WriteString(" " + r.best(f.peers) + " |")
+			b.WriteString(" " + cmp.Or(r.best(f.peers), "–") + " |")
 		}
 		b.WriteString("\n")
 	}

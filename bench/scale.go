@@ -1,7 +1,7 @@
 package main
 
-// Tables of pages: how cost grows (docs/internals/scaling.md), and the effect of the options of a Redis client
-// (docs/client.md).
+// Tables of pages: how cost grows (scaling.md), and the effect of the options of a Redis client
+// (client.md).
 //
 // Rules: each table has servers of its own, and markers of its own on the page. CPU seconds and bytes are valid on a
 // busy machine, too; rates and times are not. A table that is calculated says so in its head, and is calculated from
@@ -91,7 +91,7 @@ type named struct {
 	fill func(*scale, context.Context, *table) error
 }
 
-// scaleTables are the tables of docs/internals/scaling.md, in the order in which they need one another.
+// scaleTables are the tables of scaling.md, in the order in which they need one another.
 var scaleTables = []named{
 	{"pairs", (*scale).pairs},
 	{"requests", (*scale).parts},
@@ -103,7 +103,7 @@ var scaleTables = []named{
 	{"simulated", (*scale).simulatedFleets},
 }
 
-// clientTables are the tables of docs/client.md.
+// clientTables are the tables of client.md.
 var clientTables = []named{
 	{"users", (*scale).usersDefaults},
 	{"users-1s", (*scale).usersShort},

@@ -1,6 +1,6 @@
 package main
 
-// The tables of docs/client.md that show what users get: with the defaults of go-redis, and with a short read timeout.
+// The tables of client.md that show what users get: with the defaults of go-redis, and with a short read timeout.
 //
 // Rules: each row is a workload as those of the comparison with other libraries (workloads.go), and all clients of
 // go-redis have the same options. The processor time is that of this process, in user and system mode, for a section.

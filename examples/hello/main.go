@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock"
@@ -22,8 +23,10 @@ func main() {
 	}
 	defer client.Close()
 
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // of the wait and the work
+	defer cancel()
 	lock := client.NewLock("lock:orders:42")
-	err = lock.Do(context.Background(), func(ctx context.Context) error {
+	err = lock.Do(ctx, func(ctx context.Context) error {
 		// Only one goroutine across all processes is here.
 		// ctx is canceled if the lock is lost.
 		fmt.Println("charging order 42")

@@ -6,7 +6,7 @@
 // puts its ticket into the queue. A worker attaches the hold, works, and releases the lock. So from the request to the
 // end of the work no other import of this customer can start, whichever process is working on it, or none. If no worker
 // takes the job within ten minutes, the lock expires. The functions startImport and finishImport are those of
-// docs/detach.md.
+// docs/cookbook.md#a-lock-that-moves-to-another-process.
 //
 // The queue does what real ones do. It delivers some jobs twice, it fails, and sometimes it has the job all the same.
 // And workers are killed: when they have the lock, half way through an import, and when the import is done. A ticket

@@ -14,18 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pages returns the texts for users, by path.
+// Pages returns the texts for users and for developers, by path.
 func Pages(t *testing.T) map[string]string {
-	files, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	internals, err := filepath.Glob("docs/internals/*.md")
-	require.NoError(t, err)
 	all := make(map[string]string)
-	files = append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "SECURITY.md", "examples/README.md")
-	for _, f := range append(files, internals...) {
-		text, err := os.ReadFile(f)
+	for _, dir := range []string{".", ".ci", "bench", "docs", "examples", "internal", "internal/lua", "spec", "tests/faults"} {
+		files, err := filepath.Glob(dir + "/*.md")
 		require.NoError(t, err)
-		all[f] = string(text)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			all[f] = string(text)
+		}
 	}
 	return all
 }

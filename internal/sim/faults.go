@@ -151,7 +151,7 @@ func init() { // the functions below use the kinds
 			}
 		}},
 		// One server of a RedLock loses all its data, the same server throughout a run. It stays away for longer than
-		// a lease, as row 47 of reliability.md requires of the operator, so that no majority ever loses a hold that
+		// a lease, as row 47 of tests/faults/README.md requires of the operator, so that no majority ever loses a hold that
 		// is valid.
 		{name: "wipe one", several: true, draw: func(d drawer, p Plan, f *Fault) {
 			f.Server, f.For = int(p.Seed%uint64(p.Servers)), p.longestLease()+d.about(time.Second, 5*time.Minute)

@@ -32,7 +32,7 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 }
 
 // missesGrants reports whether a process may not receive grants, because it was not permitted to subscribe at some time
-// of the phase. It then polls (see security.md), even when it has the permission again, until it has not needed the
+// of the phase. It then polls (see docs/security.md), even when it has the permission again, until it has not needed the
 // channel for a moment.
 func (w *world) missesGrants() bool {
 	w.mu.Lock()
@@ -77,7 +77,7 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// A process that lacks a permission waits up to the poll interval while others are notified, or has no position
-	// in the line: see security.md.
+	// in the line: see docs/security.md.
 	switch of.Kind {
 	case Plain, FencedOne, Fair, Permits, Wide:
 	default:
@@ -137,7 +137,7 @@ func (w *world) patience(c *call) time.Duration {
 		}
 		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {
 			// Java readers do not let waiting writers go first, and relock does not know about Java writers that
-			// wait: see mixed-fleets.md.
+			// wait: see docs/from-redisson.md.
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if c.worker.Kind == JavaPermits { // it has no position in the line, and others may always be sooner

@@ -87,7 +87,7 @@ func (w *witness) sums() {
 		ok := slices.ContainsFunc(all, func(o number) bool { return o.until.IsZero() && o.permits == n+len(taken) })
 		forgot := slices.ContainsFunc(w.losses, func(l loss) bool { return l.name == name && w.world.plan.javaUses(name) })
 		// Java services that are alone are not checked, and Redisson releases permits to a counter that is gone: see
-		// docs/internals/semaphore-record.md.
+		// internal/lua/semaphore.md.
 		if !ok && !forgot && !w.world.plan.javaAlone(name) {
 			w.report("available and taken permits add up", "%s: %d available, taken %v, of %v", name, n, taken, all)
 		}

@@ -47,7 +47,7 @@ type world struct {
 	pauses []pause
 	ending bool // the workers of the phase are to finish: sections are cut short, and take no time
 	// unlined is set if a process may have been refused the keys of the line, and continues without it: see
-	// security.md.
+	// docs/security.md.
 	unlined bool
 	events  map[string][]string
 	active  int         // faults

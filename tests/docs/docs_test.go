@@ -100,7 +100,8 @@ func TestDocsCodeCompiles(t *testing.T) {
 func TestCookbookRecipesArePrograms(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	require.NoError(t, err)
-	recipes := strings.Split(locktest.Pages(t)["docs/cookbook.md"], "\n## ")[1:]
+	page, _, _ := strings.Cut(locktest.Pages(t)["docs/cookbook.md"], "\n## Questions")
+	recipes := strings.Split(page, "\n## ")[1:]
 	require.GreaterOrEqual(t, len(recipes), 9, "recipes")
 	for _, recipe := range recipes {
 		title, _, _ := strings.Cut(recipe, "\n")
@@ -118,7 +119,8 @@ func TestCookbookRecipesArePrograms(t *testing.T) {
 			code += flatten(string(file)) + "\n"
 		}
 		assert.Positive(t, programs, "programs of the recipe %q", title)
-		whole := []string{"A cron job on several replicas", "Refresh a cache", "Release in the background"}
+		whole := []string{"A cron job on several replicas", "Refresh a cache", "Release in the background",
+			"A lock that moves to another process"}
 		for _, m := range regexp.MustCompile("(?s)```(go|go other|sh)\n(.*?)```").FindAllStringSubmatch(recipe, -1) {
 			if m[1] != "go" || slices.Contains(whole, title) {
 				assert.True(t, strings.Contains(code, flatten(m[2])), "%s: in no program:\n%s", title, m[2])
@@ -127,8 +129,26 @@ func TestCookbookRecipesArePrograms(t *testing.T) {
 	}
 }
 
+// So do those in Go files, scripts and alert rules, which name a page by its path from the root.
 func TestDocsLinksLeadSomewhere(t *testing.T) {
 	all := locktest.Pages(t)
+	leads := func(from, link, target, anchor string) {
+		_, err := os.Stat(target)
+		if assert.NoError(t, err, "%s: %s leads nowhere", from, link) && anchor != "" {
+			assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", from, link)
+		}
+	}
+	named := regexp.MustCompile(`\b((?:docs|bench|spec|tests/faults|internal/lua)/[\w-]+\.md)(?:#([\w-]+))?`)
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if slices.Contains([]string{".go", ".sh", ".yaml", ".lua", ".tla", ".work"}, filepath.Ext(path)) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+				leads(path, m[0], m[1], m[2])
+			}
+		}
+		return err
+	}))
 	for page, text := range all {
 		text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
 		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -140,13 +160,7 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 			if path != "" {
 				target = filepath.Join(filepath.Dir(page), path)
 			}
-			_, err := os.Stat(target)
-			if !assert.NoError(t, err, "%s: %s leads nowhere", page, m[1]) {
-				continue
-			}
-			if anchor != "" {
-				assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", page, m[1])
-			}
+			leads(page, m[1], target, anchor)
 		}
 	}
 }
@@ -262,16 +276,16 @@ func literal(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// The recipe for a queue is a program, too, whose workers are killed.
-func TestQueueRecipeIsAProgram(t *testing.T) {
-	page := locktest.Pages(t)["docs/detach.md"]
-	assert.Contains(t, page, "](../examples/imports/main.go)")
-	program, err := os.ReadFile("examples/imports/main.go")
-	require.NoError(t, err)
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1)
-	require.Len(t, blocks, 3)
-	for _, b := range blocks {
-		assert.True(t, strings.Contains(flatten(string(program)), flatten(b[1])), "not in the program:\n%s", b[1])
+// A file of the root and of the engine begins with what it is for.
+func TestFilesSayWhatTheyAreFor(t *testing.T) {
+	head := regexp.MustCompile(`(?m)^// Package |^package \w+\n\n(//.*\n)+\n`)
+	for _, file := range locktest.LibraryFiles(t, "*.go") {
+		if dir := filepath.Dir(file); strings.HasSuffix(file, "_test.go") || dir != "." && dir != "internal/engine" {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Regexp(t, head, string(source), file)
 	}
 }
 

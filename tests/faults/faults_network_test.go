@@ -1,7 +1,7 @@
 package faults
 
 // Every lock type under faults between the client and Redis: requests and answers that are lost, late or repeated, and
-// connections that die. The comment of each test has the rows of docs/reliability.md that it covers.
+// connections that die. The comment of each test has the rows of tests/faults/README.md that it covers.
 //
 // Rule: a fault hits exactly what it is meant for, by a rule of the proxy.
 
@@ -669,7 +669,7 @@ func (h repeatingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// If a hook sends an Unlock again by itself, it hides that the first one has run: docs/client.md. The lock is free all
+// If a hook sends an Unlock again by itself, it hides that the first one has run: docs/configuration.md#hooks-that-retry. The lock is free all
 // the same.
 func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {

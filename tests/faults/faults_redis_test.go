@@ -1,7 +1,7 @@
 package faults
 
 // Every lock type under faults of Redis itself: it is gone, paused, slow, out of memory, busy, read-only, forgetful or
-// strict. The comment of each test has the rows of docs/reliability.md that it covers.
+// strict. The comment of each test has the rows of tests/faults/README.md that it covers.
 //
 // Rules: a real server is brought into the state, with the commands of an
 // operator where there are any. A waiter goes on waiting where the trouble

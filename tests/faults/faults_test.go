@@ -1,6 +1,6 @@
 package faults
 
-// Which test covers which fault, and what the tests of faults share. The faults are the rows of docs/reliability.md.
+// Which test covers which fault, and what the tests of faults share. The faults are the rows of tests/faults/README.md.
 //
 // Rules: every row names tests that exist, or the reason why it cannot be tested on one machine; the page and the table
 // agree. All lock types are tried side by side, because such tests mostly wait.
@@ -194,7 +194,7 @@ const faultRowCount = 76
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	exists := locktest.TestFunctions(t)
-	page, err := os.ReadFile("docs/reliability.md")
+	page, err := os.ReadFile("tests/faults/README.md")
 	require.NoError(t, err)
 	for n := 1; n <= faultRowCount; n++ {
 		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \|.*$`, n)).FindAllString(string(page), -1)
@@ -216,6 +216,10 @@ func TestFaultRowsAreCovered(t *testing.T) {
 		}
 	}
 	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
+	_, rules, _ := strings.Cut(string(page), "## Rules and their tests")
+	for _, test := range regexp.MustCompile("`(Test[\\w/]+)`").FindAllStringSubmatch(rules, -1) {
+		assert.True(t, exists[test[1]], "a rule: there is no %s", test[1])
+	}
 }
 
 // Row 34: no decision about a lock depends on the wall clock of the client.

@@ -1,6 +1,6 @@
 // Package faults tests what happens when something goes wrong: between a Client and Redis, in Redis, and in processes.
 //
-//	faults            which test covers which row of docs/reliability.md
+//	faults            which test covers which row of tests/faults/README.md
 //	faults_...        faults of the network, of Redis, and of processes
 //	cluster, replication, servers   Redis Cluster; replicas and failovers; how a Client knows its servers
 //	detach_faults     faults while a hold passes to another process
