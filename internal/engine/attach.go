@@ -78,7 +78,7 @@ type attachBackend struct {
 func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
 	a := &attachBackend{Detached: d, to: h.Field().ID, heard: make(chan struct{}, 1)}
 	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
-	a.begin(op, a, target{hold: h, Attempt: ask})
+	a.begin(op, a, target{hold: h, Attempt: ask, tells: true})
 	return a
 }
 

@@ -74,6 +74,13 @@ func (e *Engine) report(p *Report, lease time.Duration, s *span, h *hold, err er
 	if err != nil {
 		return
 	}
+	p.tell = func() {
+		lost := h.noteTold()
+		e.tell(s, h, nil)
+		if lost != nil {
+			lost.report()
+		}
+	}
 	p.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	p.Extend = func(ctx context.Context) error {
 		return e.extend(ctx, h.lock, h.owner, cmp.Or(lease, e.WatchdogTimeout), true)

@@ -15,13 +15,16 @@ import (
 // A minHold is a hold whose record stays in Redis for at least MinHold.
 type minHold struct{ *hold }
 
-// rest returns how much of MinHold is left.
+// rest returns how much of MinHold is left. It does not apply to a hold that no call has told.
 func (m minHold) rest() time.Duration {
 	if m.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
 	m.lockState.Lock()
 	defer m.lockState.Unlock()
+	if !m.IsTold() {
+		return 0
+	}
 	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
 }
 
@@ -104,13 +107,6 @@ func (m minHold) keep(ctx context.Context) bool {
 		}
 	}
 	return false
-}
-
-// endMinHoldLocked makes the next Unlock release the lock before MinHold has passed, because its owner has not used it.
-func (h *hold) endMinHoldLocked() {
-	if h.Count() == 1 {
-		h.keepUntil = 0
-	}
 }
 
 // keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in

@@ -19,7 +19,7 @@ type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
 	makeOne bool  // it makes a claim if there is no hold
-	unused  *hold // the only hold that it is for, as in Report.GiveBack; nil: the one that the owner has
+	only    *hold // the hold that it is for, as in Report.GiveBack; nil: the one that the owner has
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
@@ -143,7 +143,7 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
 	h := s.holds.get(c.key())
-	if h != nil && !c.makeOne && h.Wanted() || c.unused != nil && h != c.unused {
+	if h != nil && !c.makeOne && h.Wanted() || c.only != nil && h != c.only {
 		return nil
 	}
 	return h

@@ -104,9 +104,9 @@ var Code = []Mistake{
 		Omits: "The release of a hold that was lost returns an error.",
 		Changes: []Change{{
 			`case r.loss != nil: // the record may still have been there
-		return r.loss`,
+		return nil, 0, r.loss`,
 			`case r.loss != nil: // the record may still have been there
-		return nil`,
+		return nil, 0, nil`,
 		}},
 	},
 	{
@@ -126,10 +126,8 @@ var Code = []Mistake{
 		Name: "handedOffAndReleased", File: "internal/engine/release.go",
 		Omits: "A hold that was handed off is not released in Redis.",
 		Changes: []Change{{
-			`if mayHandOff && h.handOffLocked() {
-		return 0, false`,
-			`if mayHandOff && h.handOffLocked() {
-		return 0, true`,
+			"if g.lowered, g.done = true, h.handOffLocked(); g.done {",
+			"if g.lowered = true; h.handOffLocked() {",
 		}},
 	},
 	{
