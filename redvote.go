@@ -83,17 +83,16 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		if v.expired() { // the grant must not make up for a node that was lost while it was under way
-			_ = n.Unlock(owned)
-			v.changed()
-			return ErrLockLost
-		}
-		held := nodeHold{guard: ended{owned}}
-		defer func() { // also if the Guard of a Locker of the user ends the goroutine
-			if !v.note(i, held) {
+		held, expired := nodeHold{guard: ended{owned}}, true
+		defer func() { // also if the guard of a Locker of the user ends the goroutine
+			if expired || !v.note(i, held) {
 				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 			}
 		}()
+		if expired = v.expired(); expired { // the grant must not make up for a node that was lost while it was under way
+			v.changed()
+			return ErrLockLost
+		}
 		var err error
 		held, err = v.watched(owned, i)
 		return err

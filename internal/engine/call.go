@@ -52,18 +52,21 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	return err == nil, err
 }
 
-// tell tells the outcome of a call that has acquired h, or failed with err. If the Observer ends the goroutine, it releases
-// h: the caller does not get it.
+// tell tells the outcome of a call that has acquired h, or failed with err. If the Observer, or a part of a LocalLock, ends
+// the goroutine, it releases h: the caller does not get it.
 func (e *Engine) tell(s *span, h *hold, err error) {
 	returned := false
 	defer func() {
 		if !returned && err == nil {
-			_ = e.Release(s.ctx, h.lock, h.owner)
+			_ = e.Release(context.Background(), h.lock, h.owner)
 		}
 	}()
 	s.finish(err)
 	if err == nil {
 		e.noteStack(h)
+		if h.local() != nil {
+			h.loseIfDue() // Lose did not find it before it was acquired
+		}
 	}
 	returned = true
 }

@@ -43,11 +43,7 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 	k.begin(op, k, t)
 	k.unlocks = true
 	defer k.unlockIfEnded()
-	err := k.finish(op)
-	if err == nil {
-		t.hold.loseIfDue() // Lose did not find it before
-	}
-	return t.hold, err
+	return t.hold, k.finish(op)
 }
 
 func (k *localBackend) admit() error {
