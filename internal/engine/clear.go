@@ -18,7 +18,7 @@ func (h *hold) clear(unknown int) {
 	if (minHold{h}).keep(ctx) {
 		return
 	}
-	(minHold{h}).end()
+	e.kept.end(h.Field().ID)
 	isOver := h.untilOver()
 	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {

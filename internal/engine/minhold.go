@@ -36,19 +36,8 @@ func (m minHold) begin() time.Duration {
 		e := m.lockState.engine
 		now := e.watchdog.Now()
 		e.kept.add(m.Field().ID, now, now+rest)
-		m.lockState.Lock()
-		defer m.lockState.Unlock()
-		m.Field().Keep()
 	}
 	return rest
-}
-
-// end notes that the record is not kept any more, because its caller deletes it: a late answer that comes after that has
-// it deleted again.
-func (m minHold) end() {
-	m.lockState.Lock()
-	defer m.lockState.Unlock()
-	m.Field().EndKeep()
 }
 
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner

@@ -99,10 +99,10 @@ func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	switch {
+	switch e := s.engine; {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
-	case h.Field().IsKept(), s.isNeededLocked(field):
+	case e.kept.has(field, e.watchdog.Now()), s.isNeededLocked(field):
 		return true, nil
 	}
 	return false, s.releasedLocked(field)
