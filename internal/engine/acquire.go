@@ -152,7 +152,7 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
-	rollbacker{a.engine}.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
+	a.engine.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
 	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.GrantNotKept()
 	}
@@ -218,7 +218,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
-		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
+		d, looked := e.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop
@@ -229,7 +229,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
 		a.leftovers.GrantNotKept()
-		rollbacker{a.engine}.callersLeft(&a.target, 0, true)
+		a.engine.callersLeft(&a.target, 0, true)
 	}
 	return err != nil || !returned
 }
@@ -240,7 +240,7 @@ func (a *acquireOp) hasFailed(err error, returned bool) bool {
 // its last attempt and the rollback together.
 func (a *acquireOp) rollBack(t target, failed bool, err error) {
 	a.givenUp.Store(failed)
-	undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
+	undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
 	if err == nil || !a.leftovers.Delays() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return

@@ -100,7 +100,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 
 // enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
-	w := entrance{s.engine}.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
+	w := s.engine.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
 	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }
@@ -159,7 +159,7 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 		err = errBypassQueue
 		q.Leave(w)
 	case err != nil:
-		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
+		err = s.engine.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	default:
 		err = w.Err

@@ -201,8 +201,8 @@ func (a *attachBackend) putBack(ctx context.Context) {
 	back := func(mayRun bool) send.Call {
 		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
-	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
+	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
+	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
 		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}
@@ -225,7 +225,7 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
 		a.putBack(context.Background())
 	}
-	rollbacker{e}.unbury(drop)
+	e.unbury(drop)
 }
 
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.

@@ -18,9 +18,8 @@ func (h *hold) clear(unknown int) {
 	if (minHold{h}).keep(ctx) {
 		return
 	}
-	e.kept.end(h.Field().ID)
 	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
+	for e.rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
 		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

@@ -133,7 +133,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {
-		rollbacker{e}.buried(h.commands(), h.Field().ID)
+		e.buried(h.commands(), h.Field().ID)
 	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either

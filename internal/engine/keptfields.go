@@ -3,8 +3,8 @@ package engine
 // Kept fields: the fields whose records MinHold keeps in Redis when their holds have ended.
 //
 // Rules: a hold is forgotten when its release has run, so that its owner can ask again. A message that has granted the
-// lock to its field, or an answer to an attempt, may come later, and must not end the record sooner. Until end is called,
-// the call that keeps the record also deletes what requests that run late make of it, and no other call may.
+// lock to its field, or an answer to an attempt, may come later, and must not end the record sooner. If the record has to
+// be deleted after all, the call that keeps it does so, also if a request makes another one later.
 
 import (
 	"maps"
@@ -31,13 +31,6 @@ func (k *keptFields) add(field string, now, until time.Duration) {
 		maps.DeleteFunc(k.until, func(_ string, until time.Duration) bool { return until <= now })
 		k.most = 2*len(k.until) + 16
 	}
-}
-
-// end notes that the record of field is deleted now, and so is what a request makes of it that runs later.
-func (k *keptFields) end(field string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.until, field)
 }
 
 // has reports whether the record of field, or of some of the same permits, is kept at now.

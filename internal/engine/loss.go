@@ -317,7 +317,7 @@ func (h *hold) endRecord(cause error) []ending {
 // LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
 // Redis is gone.
 //
-// The watchdog calls LeaseEnded, and the methods of renewing, without a mutex, and by then the record may have been
+// The watchdog calls LeaseEnded, and renew and observedRenew, without a mutex, and by then the record may have been
 // released, handed off or lost. So whatever it calls must look again, under the mutex of the lock state, at whether the
 // record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
 // record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never

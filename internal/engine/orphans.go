@@ -34,9 +34,9 @@ func (a *acquireOp) orphansOf(t target) *orphans {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := o.target.readResult(&answer)
-	drop := rollbacker{o.engine}.heard(&o.target, answer.Err)
+	drop := o.engine.heard(&o.target, answer.Err)
 	o.rollBackOrphan(o.target, res, err)
-	rollbacker{o.engine}.unbury(drop)
+	o.engine.unbury(drop)
 }
 
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
@@ -56,7 +56,7 @@ func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
 		needs = t.hold.needsLate
 	}
 	if a.givenUp.Load() || !needs(t.Field) {
-		rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
+		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
 	}
 }
 

@@ -154,7 +154,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	reply, err := answer.Reply()
 	there, unknown := reply[0] == 1, answer.Unknown
 	if buries && err == nil {
-		rollbacker{e}.buried(r.commands(), r.Field().ID)
+		e.buried(r.commands(), r.Field().ID)
 	}
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {

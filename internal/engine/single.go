@@ -66,7 +66,7 @@ func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
 	case !o.target.hold.tryQueueLocked():
 		return &effect{queue: o.target.hold}
 	case yields:
-		if d := (entrance{o.engine}).yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
+		if d := o.engine.yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
 			return &effect{pause: d}
 		}
 	}

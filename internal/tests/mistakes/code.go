@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -171,7 +171,7 @@ var Code = []Mistake{
 	{
 		Name: "lateAnswerIsKept", File: "internal/engine/orphans.go",
 		Omits:   "A late answer to a call that has left is rolled back.",
-		Changes: []Change{{"rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
+		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
 	},
 	{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",
