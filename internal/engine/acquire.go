@@ -50,7 +50,7 @@ type acquireOp struct {
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
-	unlocks      bool        // the outcome also unlocks the owner mutex of the only hold
+	concluded    bool        // the owner mutex of the hold is unlocked
 }
 
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
@@ -60,6 +60,11 @@ var ErrLate = errors.New("the answers of Redis take so long that too little of t
 // finish runs the operation, and notes its outcome. The operation has a copy of the options; finish copies it back to
 // op.
 func (a *acquireOp) finish(op *waitOptions) error {
+	defer func() {
+		if !a.concluded { // code of the user has panicked, or ended the goroutine
+			a.target.hold.unlockHold()
+		}
+	}()
 	res, err := a.run()
 	a.span.asked(&a.target)
 	err = a.conclude(res, err)
@@ -255,7 +260,7 @@ func (a *acquireOp) rollBack(t target, failed bool, err error) {
 	}
 }
 
-// conclude notes the outcome of the operation.
+// conclude notes the outcome of the operation, and unlocks the owner mutex of the hold.
 func (a *acquireOp) conclude(res Answer, err error) error {
 	h := a.target.hold
 	if err == nil {
@@ -269,19 +274,9 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	if err != nil {
 		a.backend.dismissLocked(a.target, res)
 	}
-	if a.unlocks {
-		a.unlocks = false
-		h.unlockHoldLocked()
-	}
+	a.concluded = true
+	h.unlockHoldLocked()
 	return err
-}
-
-// unlockIfEnded unlocks the owner mutex if conclude has not, because code of the user has panicked, or ended the
-// goroutine.
-func (a *acquireOp) unlockIfEnded() {
-	if a.unlocks {
-		a.target.hold.unlockHold()
-	}
 }
 
 // endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.

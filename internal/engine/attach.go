@@ -38,8 +38,6 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	defer s.release()
 	h := s.attachingHold(kind, o)
 	a := newAttachBackend(&op, h, d)
-	a.unlocks = true
-	defer a.unlockIfEnded()
 	err := s.silence(a.finish(&op))
 	if a.refused {
 		a.giveUp()

@@ -125,8 +125,6 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)
-	one.unlocks = true
-	defer one.unlockIfEnded()
 	if in.adopts {
 		one.leftovers.GrantNotKept()
 		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly

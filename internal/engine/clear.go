@@ -15,7 +15,7 @@ func (h *hold) clear(unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
 	defer h.beginClear()()
-	if (minHold{h}).keep(ctx) {
+	if h.keep(ctx) {
 		return
 	}
 	isOver := h.untilOver()

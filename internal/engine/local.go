@@ -41,8 +41,6 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 	}
 	k := &localBackend{lock: l}
 	k.begin(op, k, t)
-	k.unlocks = true
-	defer k.unlockIfEnded()
 	return t.hold, k.finish(op)
 }
 

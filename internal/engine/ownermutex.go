@@ -26,16 +26,19 @@ type ownerCall struct {
 	looked bool  // the caller has looked at whether enters has expired
 }
 
-// lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
-// unlockHold releases. If there is none, lockHold returns a hold with a new claim if makeOne is set, and nil otherwise.
-func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
-	c := ownerCall{kind: kind, owner: o, makeOne: makeOne}
+// lockHold returns the hold that o has on the lock kind, or ErrNotHeld. The caller then has the owner mutex of this hold,
+// which unlockHold releases.
+func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner) (*hold, error) {
+	c := ownerCall{kind: kind, owner: o}
 	err := c.run(s, op, nil)
+	if err == nil && c.hold == nil {
+		err = s.notHeldError(kind.Traits().ID, o)
+	}
 	return c.hold, err
 }
 
-// lockTarget is lockHold for a caller that acquires the lock as r demands. It prepares the attempt t, which the caller
-// has to make.
+// lockTarget is lockHold for a caller that acquires the lock as r demands, with a new claim if there is no hold. It
+// prepares the attempt t, which the caller has to make.
 func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) error {
 	c := ownerCall{kind: kind, owner: o, makeOne: true}
 	var refused error

@@ -159,7 +159,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if (minHold{r.hold}).rest() > 0 {
+		if r.restOfMinHold() > 0 {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
@@ -208,12 +208,12 @@ func (r releasing) foundGone(why error) error {
 }
 
 // send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis
-// for the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
+// for the rest of MinHold instead, expires is that of askToKeep, and late reports that it leaves a tombstone.
 func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires, late bool) {
-	e, m := r.lockState.engine, minHold{r.hold}
+	e := r.lockState.engine
 	if r.count == 0 {
-		if rest := m.begin(); rest > 0 {
-			answer, expires = m.ask(wait, rest, time.Now())
+		if rest := r.beginMinHold(); rest > 0 {
+			answer, expires = r.askToKeep(wait, rest, time.Now())
 			return answer, true, expires, false
 		}
 	}
