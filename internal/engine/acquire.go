@@ -66,7 +66,7 @@ func (a *acquireOp) finish(op *waitOptions) error {
 		}
 	}()
 	res, err := a.run()
-	a.span.asked(&a.target)
+	a.span.asks(a.target.HoldCount)
 	err = a.conclude(res, err)
 	*op = a.waitOptions
 	return err
@@ -165,20 +165,18 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 
 func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
-// listen makes the caller listen for a grant or a release of the lock of in, a target that res has found busy. It
-// returns the channels for sleepUntilFree. begun reports whether the caller has not listened to the same channels
-// before.
-func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
+// listen makes the caller listen for a grant or a release of its lock, which res has found busy.
+func (a *acquireOp) listen(res Answer) {
+	in := a.target
 	a.lastReply = time.Now()
 	a.engine.noteSlow()
 	a.noteBusy(in.hold, res, a.cause)
-	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
+	a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
 	in.hold.wokenBy(a.subscription.listeners[0].Wake)
 	a.waitsFor(in.hold)
-	return wake, ready, begun
 }
 
 // waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis. Another process has it now.
@@ -190,24 +188,25 @@ func (a *acquireOp) waitsFor(h *hold) {
 	a.span.ends(pathPolled)
 }
 
-// sleepUntilFree sleeps for delay, or until one of the channels is ready. It returns an error if the wait of op ends
-// before that.
-func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
-	err := op.sleep(wake, ready, delay) // 4
+// sleepUntilFree sleeps for delay, or until the caller is told that its lock may be free. It returns an error if the wait
+// ends before that.
+func (a *acquireOp) sleepUntilFree(delay time.Duration) error {
+	wake, ready := a.subscription.awaited()
+	err := a.sleep(wake, ready, delay) // 4
 	message, begun := a.subscription.wakeUp()
 	if message || begun {
 		a.span.ends(pathNotified)
 	}
 	if message {
-		in.hold.heardRelease()
+		a.target.hold.heardRelease()
 	}
 	return err
 }
 
-// nextPoll returns how long the caller sleeps at most before it makes another attempt on the target in. The poller of
-// the Client may look at the lock meanwhile, and the caller must call stop after the sleep to end that.
-func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
-	e, stop := a.engine, func() {}
+// nextPoll returns how long the caller sleeps at most before it makes another attempt. The poller of the Client may look at
+// the lock meanwhile, and the caller must call stop after the sleep to end that.
+func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
+	in, e, stop := a.target, a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
 	queued := res.Standing.IsEnqueued()
 	switch {

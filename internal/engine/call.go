@@ -61,7 +61,7 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 			_ = e.Release(context.Background(), h.lock, h.owner)
 		}
 	}()
-	s.finish(err)
+	s.finish(h, err)
 	if err == nil {
 		e.noteStack(h)
 		if h.local() != nil {
@@ -111,15 +111,13 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
+	op.span.asks(1) // a call that begins again may have asked for more
 	if l, local := kind.(LocalLock); local {
 		return e.acquireLocal(op, s, l, o, r)
 	}
 	e.noteAcquire()
 	var t target
 	in, err := s.enter(op, kind, o, &r, &t)
-	if in.holds {
-		op.span.handedOff(in.hold.token)
-	}
 	if in.holds || err != nil {
 		return in.hold, err
 	}

@@ -586,35 +586,6 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 	})
 }
 
-// An acquiredEvents keeps the last Acquired event.
-type acquiredEvents struct {
-	logged
-	holdCount *int
-	token     *int64
-}
-
-func (e acquiredEvents) Acquired(_ context.Context, _ Subject, _ Path, _ time.Duration, holdCount int, token int64) {
-	*e.holdCount, *e.token = holdCount, token
-}
-
-// A call whose re-entry has found that the hold has ended begins again, and the lock is handed off to it: the event is about
-// the new hold.
-func TestEventOfAHandoffIsNotAboutAnEarlierAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var holdCount int
-		var token int64
-		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
-			c.Observed, c.Events = true, acquiredEvents{logged{c.Log}, &holdCount, &token}
-		})
-		call := startSpan(e.Engine, context.Background(), newFakeLock(e.redis, "x"), 1)
-		call.asked(&target{hold: &hold{token: 4}, Attempt: contract.Attempt{HoldCount: 2}})
-		call.handedOff(7)
-		call.finish(nil)
-		assert.Equal(t, 1, holdCount)
-		assert.EqualValues(t, 7, token)
-	})
-}
-
 // An endingCtx ends the goroutine that waits for it, after a moment.
 type endingCtx struct{ context.Context }
 
