@@ -199,7 +199,7 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 // node that the hold does not have is acquired, and again before the grant counts: another owner may have had the lock
 // in between.
 func (v *redVote) expired() bool {
-	if !v.hasBegun() || v.Check() == nil {
+	if !v.hasBegun() || v.Check() == nil { // in this order: it may begin after the look
 		return false
 	}
 	v.mu.Lock()
@@ -316,16 +316,13 @@ func (v *redVote) Over() bool {
 
 // Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
 func (v *redVote) Check() error {
-	if v.wasInvalid() {
-		return errParts
-	}
 	n := 0
 	for i := range v.nodes {
 		if v.at(i).alive() {
 			n++
 		}
 	}
-	if n < v.lock.needed {
+	if n < v.lock.needed || v.wasInvalid() {
 		return errParts
 	}
 	return nil
@@ -384,9 +381,9 @@ type voteTable struct {
 	pending map[nodeRequest][]chan struct{}
 }
 
-// of returns the vote with this field, or nil.
-func (t *voteTable) of(field string) *redVote {
-	found, _ := t.byField.Load(field)
+// vote returns the vote with this field, or nil.
+func (l *redLock) vote(field string) *redVote {
+	found, _ := l.client.in().votes.byField.Load(field)
 	v, _ := found.(*redVote)
 	return v
 }
