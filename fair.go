@@ -14,7 +14,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 var (
@@ -48,31 +47,15 @@ type FairLock struct{ handle }
 // reported by the methods of the lock, as ErrInvalid.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := []string{
+	l := &fairLock{newRecordLock(c, name, TypeFair, contract.Uncoordinated, o,
+		record.PrefixName("redisson_lock__channel", key)+":", 4,
 		key,
 		record.PrefixName("redisson_lock_queue", key),
 		record.PrefixName("redisson_lock_timeout", key),
 		record.PlacesKey(key),
 		record.LineKeys(key)[1],
-	}
-	if o.fenced {
-		keys = append(keys, record.TokenKey(key))
-	}
-	l := &fairLock{
-		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			traits: contract.Traits{
-				ID:        contract.LockID{Name: key},
-				Name:      name,
-				Type:      string(TypeFair),
-				Admission: contract.Uncoordinated,
-				Fenced:    o.fenced,
-				Limits:    o.limits,
-			},
-			line: keys[4],
-		}},
-		announce: record.PrefixName("redisson_lock__channel", key) + ":",
-	}
-	return &FairLock{newHandle(c, name, l, keys, o)}
+	)}
+	return &FairLock{newHandle(c, name, l, l.keys, o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
@@ -82,15 +65,14 @@ func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingT
 
 // fairLock is the record of a FairLock: the record of a Lock, and a queue with keys of its own.
 type fairLock struct {
-	hashLock
-	announce string // the prefix of the channels; the field of the waiter to be notified follows
+	recordLock // announce is the prefix of the channels: the field of the waiter to be notified follows
 }
 
 func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
 	if ttl < 0 {
 		return "other waiters are ahead in the queue"
 	}
-	return l.facts.BusyText(ttl, left, ago)
+	return l.recordLock.BusyText(ttl, left, ago)
 }
 
 func (l *fairLock) Channel(a contract.Attempt) string {
@@ -143,12 +125,7 @@ func (l *fairLock) Rename(r contract.Rename) call {
 }
 
 func (l *fairLock) Force(seen ...string) call {
-	args := []any{l.waitTimeout(), l.announce, l.client.publishVerb()}
-	return forSeen(l.call(fairForce, args), seen, "")
-}
-
-func (l *fairLock) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
+	return l.forced(fairForce, seen, l.waitTimeout(), l.announce, l.client.publishVerb())
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

@@ -113,24 +113,74 @@ func (l oneLock) look(ctx context.Context, field string) (contract.View, error) 
 	return l.client.engine().Inspect(ctx, l.record, field)
 }
 
-// facts are the traits of a lock that has a record, and what its calls need in addition to their arguments.
-type facts struct {
+// A recordLock has the data and the commands that the lock types with a record share.
+type recordLock struct {
 	traits   contract.Traits
-	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
-	line     string // the key that has the tombstones; "" if the lock has none
+	client   *Client
+	keys     []string // the record, then the additional keys
+	words    []any    // send.Words(keys)
+	announce string   // the channel
+	granting string   // the channel on which the Client is notified of grants; "" if processes have no wait queue
+	line     string   // the key that has the tombstones
 }
 
-func (f *facts) Traits() *contract.Traits { return &f.traits }
-
-func (*facts) BusyText(ttl, left, ago time.Duration) string { return contract.BusyText(ttl, left, ago) }
-
-func (f *facts) Grants(contract.Attempt) string { return f.granting }
-
-func (f *facts) Unbury(field string) call {
-	if f.line == "" {
-		return call{}
+// newRecordLock returns the data of the lock that users call name. Its tombstones are in keys[line].
+func newRecordLock(
+	c *Client, name string, kind LockType, a contract.Admission, o lockOptions, announce string, line int, keys ...string,
+) recordLock {
+	if o.fenced {
+		keys = append(keys, record.TokenKey(keys[0]))
 	}
-	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.traits.Suffix}}
+	return recordLock{
+		traits: contract.Traits{
+			ID:          contract.LockID{Name: keys[0]},
+			Name:        name,
+			Type:        string(kind),
+			Admission:   a,
+			Fenced:      o.fenced,
+			DrawsSingly: o.single,
+			Lasting:     o.lasts,
+			Limits:      o.limits,
+		},
+		client: c, keys: keys, words: send.Words(keys),
+		announce: announce, granting: c.grantChannel(announce), line: keys[line],
+	}
+}
+
+func (l *recordLock) Traits() *contract.Traits { return &l.traits }
+
+func (*recordLock) BusyText(ttl, left, ago time.Duration) string {
+	return contract.BusyText(ttl, left, ago)
+}
+
+func (l *recordLock) Channel(contract.Attempt) string { return l.announce }
+
+func (l *recordLock) Grants(contract.Attempt) string { return l.granting }
+
+func (l *recordLock) Renew(field string, lease time.Duration, exact bool) call {
+	args := []any{field + l.traits.Suffix, milliseconds(lease), exact}
+	return call{Script: renewScript, Keys: l.keys[:1], Args: args}
+}
+
+func (l *recordLock) Inspect(field string) call {
+	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
+}
+
+func (l *recordLock) Unbury(field string) call {
+	return call{Script: tombstoneRemove, Keys: []string{l.line}, Args: []any{field + l.traits.Suffix}}
+}
+
+// call returns the call of a script that has all keys of l.
+func (l *recordLock) call(script *luaScript, args []any) call {
+	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
+}
+
+// forced returns the call of a script that releases l by force; if seen is not empty, only the holds with these fields.
+func (l *recordLock) forced(script *luaScript, seen []string, args ...any) call {
+	for _, field := range seen {
+		args = append(args, field+l.traits.Suffix)
+	}
+	return l.call(script, args)
 }
 
 // newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
@@ -441,16 +491,4 @@ func slotPart(key string) string {
 		}
 	}
 	return key
-}
-
-// A hashLock is a lock whose record is a hash with a field for each hold. It has the commands that need only this hash.
-type hashLock struct {
-	facts
-	client *Client
-	keys   []string // the record, then the additional keys
-	words  []any    // send.Words(keys)
-}
-
-func (l *hashLock) Inspect(field string) call {
-	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
 }

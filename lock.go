@@ -9,7 +9,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // A Locker is a lock of any type in this package: these are the methods that all types have. The documentation of
@@ -96,29 +95,11 @@ type Lock struct{ handle }
 // of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	key, o := c.key(name), newLockOptions(opts)
-	keys := append([]string{key}, record.LineKeys(key)...)
-	if o.fenced {
-		keys = append(keys, record.TokenKey(key))
-	}
-	announce := record.PrefixName("redisson_lock__channel", key)
+	announce, line := record.PrefixName("redisson_lock__channel", key), record.LineKeys(key)
 	l := &plainLock{
-		hashLock: hashLock{client: c, keys: keys, words: send.Words(keys), facts: facts{
-			traits: contract.Traits{
-				ID:          contract.LockID{Name: key},
-				Name:        name,
-				Type:        string(TypeLock),
-				Admission:   contract.Exclusive,
-				Fenced:      o.fenced,
-				DrawsSingly: o.single,
-				Lasting:     o.lasts,
-				Limits:      o.limits,
-			},
-			granting: c.grantChannel(announce), line: keys[2],
-		}},
-		announce: announce,
-		told:     announce,
+		newRecordLock(c, name, TypeLock, contract.Exclusive, o, announce, 2, append([]string{key}, line...)...), announce,
 	}
-	return &Lock{newHandle(c, name, l, keys, o)}
+	return &Lock{newHandle(c, name, l, l.keys, o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
@@ -132,15 +113,12 @@ func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken
 // plainLock is the record of a Lock: a hash {field: hold count}. Its wait queue, and the token counter of a fenced
 // lock, have keys of their own.
 type plainLock struct {
-	hashLock
-	announce string // the channel
-	told     any    // the same, as an argument
+	recordLock
+	told any // the channel, as an argument
 }
 
-func (l *plainLock) Channel(contract.Attempt) string { return l.announce }
-
 func (l *plainLock) Acquire(a contract.Attempt) call {
-	c := call{Script: lockAcquire, Keys: l.keys, Words: l.words, Args: l.acquireArgs(a)}
+	c := l.call(lockAcquire, l.acquireArgs(a))
 	if !l.traits.Fenced { // a token has a key of its own
 		c.Alone = lockAloneAcquire
 	}
@@ -201,7 +179,9 @@ func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, er
 func (l *plainLock) Release(r contract.Release) call {
 	args := upToDefaults(
 		[]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false)
-	return call{Script: lockRelease, Keys: l.keys, Words: l.words, Args: args, Alone: lockAloneRelease}
+	c := l.call(lockRelease, args)
+	c.Alone = lockAloneRelease
+	return c
 }
 
 // RollBack sets the hold count back to what it was before the attempt.
@@ -218,6 +198,5 @@ func renameArgs(r contract.Rename, suffix string, last ...any) []any {
 }
 
 func (l *plainLock) Force(seen ...string) call {
-	args := []any{l.told, l.client.publishVerb()}
-	return forSeen(call{Script: lockForce, Keys: l.keys, Args: args}, seen, "")
+	return l.forced(lockForce, seen, l.told, l.client.publishVerb())
 }

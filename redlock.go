@@ -201,7 +201,7 @@ const (
 // by returns a call that f carries out for the vote with this field. Without a vote, the answer is over.
 func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there bool, err error)) call {
 	return call{Run: func(w *send.Wait) (any, error) {
-		if v := l.client.in().votes.of(field); v == nil {
+		if v := l.vote(field); v == nil {
 			return over, nil
 		} else if there, err := f(w, v); err != nil || there {
 			return done, err
@@ -232,7 +232,7 @@ func (l *redLock) Renew(field string, lease time.Duration, _ bool) call {
 // isKept reports whether the hold with this field can stay valid. If renews is set, parts of it that were lost are
 // acquired again.
 func (l *redLock) isKept(field string, renews bool) bool {
-	v := l.client.in().votes.of(field)
+	v := l.vote(field)
 	switch {
 	case v == nil:
 		return false
@@ -244,7 +244,7 @@ func (l *redLock) isKept(field string, renews bool) bool {
 
 // Check returns why the hold with this field is not valid, or nil.
 func (l *redLock) Check(field string) error {
-	if v := l.client.in().votes.of(field); v != nil {
+	if v := l.vote(field); v != nil {
 		return v.Check()
 	}
 	return nil // it is being released
@@ -252,7 +252,7 @@ func (l *redLock) Check(field string) error {
 
 // Lost releases what the nodes still have, because the owner may never call Unlock.
 func (l *redLock) Lost(field string) {
-	if v := l.client.in().votes.of(field); v != nil {
+	if v := l.vote(field); v != nil {
 		_ = v.lowerTo(context.Background(), 0)
 	}
 }
@@ -274,7 +274,7 @@ func (l *redLock) newVote(o engine.Owner, field string) *redVote {
 func (l *redLock) Ask(
 	p *send.Wait, o engine.Owner, a contract.Attempt,
 ) (status contract.Status, refused engine.Refusal, err error) {
-	v := l.client.in().votes.of(a.Field)
+	v := l.vote(a.Field)
 	switch {
 	case v == nil && a.HoldCount > 1:
 		return contract.Gone, refused, nil
@@ -467,7 +467,7 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 // look returns the state that a majority of the nodes reports. If field is not "", it asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (contract.View, error) {
 	if field != "" {
-		v := l.client.in().votes.of(field)
+		v := l.vote(field)
 		if v == nil {
 			return contract.View{}, nil
 		}

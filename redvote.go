@@ -83,17 +83,16 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		if v.expired() { // the grant must not make up for a node that was lost while it was under way
-			_ = n.Unlock(owned)
-			v.changed()
-			return ErrLockLost
-		}
-		held := nodeHold{guard: ended{owned}}
-		defer func() { // also if the Guard of a Locker of the user ends the goroutine
-			if !v.note(i, held) {
+		held, expired := nodeHold{guard: ended{owned}}, true
+		defer func() { // also if the guard of a Locker of the user ends the goroutine
+			if expired || !v.note(i, held) {
 				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 			}
 		}()
+		if expired = v.expired(); expired { // the grant must not make up for a node that was lost while it was under way
+			v.changed()
+			return ErrLockLost
+		}
 		var err error
 		held, err = v.watched(owned, i)
 		return err
@@ -200,7 +199,7 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 // node that the hold does not have is acquired, and again before the grant counts: another owner may have had the lock
 // in between.
 func (v *redVote) expired() bool {
-	if !v.hasBegun() || v.Check() == nil {
+	if !v.hasBegun() || v.Check() == nil { // in this order: it may begin after the look
 		return false
 	}
 	v.mu.Lock()
@@ -317,16 +316,13 @@ func (v *redVote) Over() bool {
 
 // Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
 func (v *redVote) Check() error {
-	if v.wasInvalid() {
-		return errParts
-	}
 	n := 0
 	for i := range v.nodes {
 		if v.at(i).alive() {
 			n++
 		}
 	}
-	if n < v.lock.needed {
+	if n < v.lock.needed || v.wasInvalid() {
 		return errParts
 	}
 	return nil
@@ -385,9 +381,9 @@ type voteTable struct {
 	pending map[nodeRequest][]chan struct{}
 }
 
-// of returns the vote with this field, or nil.
-func (t *voteTable) of(field string) *redVote {
-	found, _ := t.byField.Load(field)
+// vote returns the vote with this field, or nil.
+func (l *redLock) vote(field string) *redVote {
+	found, _ := l.client.in().votes.byField.Load(field)
 	v, _ := found.(*redVote)
 	return v
 }

@@ -77,52 +77,20 @@ type WriteLock struct{ handle }
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := append([]string{key, record.PrefixName("relock_rwlock_writers", key)}, record.WritersLineKeys(key)...)
-	if o.fenced {
-		keys = append(keys, record.TokenKey(key))
-	}
-	read, write := contract.LockID{Name: key, Half: "read"}, contract.LockID{Name: key, Half: "write"}
+	announce := record.PrefixName("redisson_rwlock", key)
 	rw := rwRecord{
-		client:   c,
-		keys:     keys,
-		announce: record.PrefixName("redisson_rwlock", key),
-		leases:   record.SuffixName(key, ""),
+		newRecordLock(c, name, TypeWrite, contract.Exclusive, o, announce, 3, keys...),
+		record.SuffixName(key, ""),
 	}
-	r := &readLock{
-		rw,
-		facts{
-			traits: contract.Traits{
-				ID:           read,
-				Name:         name,
-				Type:         string(TypeRead),
-				Counterpart:  write,
-				Admission:    o.limits.OfReaders(),
-				Limits:       o.limits,
-				MaxHoldCount: record.MostHoldCount,
-				TooMany:      errTooDeep,
-			},
-			line: keys[3],
-		},
-	}
-	w := &writeLock{
-		rw,
-		facts{
-			traits: contract.Traits{
-				ID:          write,
-				Name:        name,
-				Type:        string(TypeWrite),
-				Counterpart: read,
-				Admission:   contract.Exclusive,
-				Fenced:      o.fenced,
-				Limits:      o.limits,
-				Suffix:      record.WriteSuffix,
-			},
-			granting: c.grantChannel(rw.announce),
-			line:     keys[3],
-		},
-	}
+	r, w := &readLock{rw}, &writeLock{rw}
+	w.traits.ID.Half, w.traits.Suffix = "write", record.WriteSuffix
+	r.traits.ID.Half, r.traits.Type, r.granting = "read", string(TypeRead), ""
+	r.traits.Admission, r.traits.Fenced = o.limits.OfReaders(), false
+	r.traits.MaxHoldCount, r.traits.TooMany = record.MostHoldCount, errTooDeep
+	r.traits.Counterpart, w.traits.Counterpart = w.traits.ID, r.traits.ID
 	return &RWLock{
-		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
-		write: &WriteLock{newHandle(c, name, w, keys, o)},
+		read:  &ReadLock{newHandle(c, name, r, rw.keys, o.ofReader())},
+		write: &WriteLock{newHandle(c, name, w, rw.keys, o)},
 	}
 }
 
@@ -143,29 +111,18 @@ func (l *RWLock) Write() *WriteLock { return l.write }
 // the caller does not hold the write lock, and ErrLockLost if the caller has lost it.
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// An rwRecord has the data that the read lock and the write lock share.
+// An rwRecord has the data that the read lock and the write lock share. Its keys are the lock, the writers that wait, their
+// wait queue, and the token counter if the lock is fenced.
 type rwRecord struct {
-	client   *Client
-	keys     []string // the lock, the writers that wait, their wait queue, and the token counter if the lock is fenced
-	announce string   // the channel
-	leases   string   // the prefix of the keys of read leases
+	recordLock
+	leases string // the prefix of the keys of read leases
 }
 
-func (r *rwRecord) Channel(contract.Attempt) string { return r.announce }
-
-// forceHalf returns the call that releases one half by force.
-func (r *rwRecord) forceHalf(half string) call {
-	return call{
-		Script: rwForce,
-		Keys:   r.keys,
-		Args:   []any{half, r.leases, r.announce, r.client.publishVerb()},
-	}
+func (r *rwRecord) Force(seen ...string) call {
+	return r.forced(rwForce, seen, r.traits.ID.Half, r.leases, r.announce, r.client.publishVerb())
 }
 
-type readLock struct {
-	rwRecord
-	facts
-}
+type readLock struct{ rwRecord }
 
 func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does not tell which of the two
 	return "another process (or Client) holds the write lock, or waits for it"
@@ -190,12 +147,9 @@ func (l *readLock) RollBack(a contract.Attempt) call { return l.leave(a.AsReleas
 
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
 func (l *readLock) leave(r contract.Release, strict bool) call {
-	return call{
-		Script: readRelease,
-		Keys:   l.keys,
-		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-			[]any{r.HoldCount, r.Late, strict}, 0, false, true),
-	}
+	return l.call(readRelease, upToDefaults(
+		[]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
+		[]any{r.HoldCount, r.Late, strict}, 0, false, true))
 }
 
 func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
@@ -210,25 +164,17 @@ func (l *readLock) Inspect(field string) call {
 	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
 }
 
-func (l *readLock) Force(seen ...string) call { return forSeen(l.forceHalf("read"), seen, "") }
-
-type writeLock struct {
-	rwRecord
-	facts
-}
+type writeLock struct{ rwRecord }
 
 func (l *writeLock) Acquire(a contract.Attempt) call {
 	life := record.WriterLife
 	if a.NoWait {
 		life = 0
 	}
-	return call{
-		Script: writeAcquire,
-		Keys:   l.keys,
-		Args: upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce,
-			l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced),
-			grantLeaseIn(a)}, 1, contract.Defer, "", 0, 1, 0),
-	}
+	return l.call(writeAcquire, upToDefaults(
+		[]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce, l.client.publishVerb()},
+		[]any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced), grantLeaseIn(a)},
+		1, contract.Defer, "", 0, 1, 0))
 }
 
 func (l *writeLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
@@ -249,16 +195,9 @@ func (l *writeLock) RollBack(a contract.Attempt) call {
 
 // leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
 func (l *writeLock) leave(r contract.Release, undo bool, readField string) call {
-	return call{
-		Script: writeRelease,
-		Keys:   l.keys,
-		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-			[]any{r.HoldCount, r.Late, undo, readField}, 0, false, false, ""),
-	}
-}
-
-func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + record.WriteSuffix, milliseconds(lease), exact}}
+	return l.call(writeRelease, upToDefaults(
+		[]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
+		[]any{r.HoldCount, r.Late, undo, readField}, 0, false, false, ""))
 }
 
 func (l *writeLock) Rename(r contract.Rename) call {
@@ -271,8 +210,4 @@ func (l *writeLock) Rename(r contract.Rename) call {
 
 func (l *writeLock) Inspect(field string) call {
 	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
-}
-
-func (l *writeLock) Force(seen ...string) call {
-	return forSeen(l.forceHalf("write"), seen, record.WriteSuffix)
 }

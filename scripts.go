@@ -19,6 +19,7 @@ type (
 
 // Scripts that serve several lock types.
 var (
+	renewScript     = record.Script("renew")
 	inspectScript   = record.Script("inspect")
 	tombstoneRemove = record.Script("tombstone_remove")
 	freeInspect     = record.Script("free_inspect")
@@ -49,16 +50,6 @@ func upToDefaults(args, more []any, defaults ...any) []any {
 		n--
 	}
 	return append(args, more[:n]...)
-}
-
-// forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see
-// internal/lua/seen.lua. A field has suffix appended in Redis.
-func forSeen(c call, seen []string, suffix string) call {
-	c.Args = slices.Clip(c.Args)
-	for _, field := range seen {
-		c.Args = append(c.Args, field+suffix)
-	}
-	return c
 }
 
 func milliseconds(d time.Duration) int64 { return send.Milliseconds(d) }

@@ -84,25 +84,11 @@ const permitsHalf = "permits"
 // taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
-	announce := record.PrefixName("redisson_sc", key)
 	keys := append([]string{key, record.PermitsKey(key)}, record.LineKeys(key)...)
 	l := &semaphore{
-		facts: facts{
-			traits: contract.Traits{
-				ID:        contract.LockID{Name: key, Half: permitsHalf},
-				Name:      name,
-				Type:      string(TypeSemaphore),
-				Admission: contract.Counting,
-				Limits:    o.limits,
-			},
-			granting: c.grantChannel(announce),
-			line:     keys[3],
-		},
-		client:   c,
-		keys:     keys,
-		permits:  permits,
-		announce: announce,
+		newRecordLock(c, name, TypeSemaphore, contract.Counting, o, record.PrefixName("redisson_sc", key), 3, keys...), permits,
 	}
+	l.traits.ID.Half = permitsHalf
 	s := &Semaphore{newHandle(c, name, l, l.keys, o), l}
 	switch {
 	case s.bad != nil:
@@ -220,14 +206,9 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 // semaphore is the record of a Semaphore: the counter of the free permits, and the sorted set of the permits that are
 // held.
 type semaphore struct {
-	facts
-	client   *Client
-	keys     []string // the free permits, the permits that are held, and the wait queue
-	permits  int      // the number of permits if the semaphore does not exist yet
-	announce string   // the channel
+	recordLock     // its keys are the free permits, the permits that are held, and the wait queue
+	permits    int // the number of permits if the semaphore does not exist yet
 }
-
-func (l *semaphore) Channel(contract.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a contract.Attempt) call {
 	return l.call(semaphoreAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.permits, l.announce,
@@ -301,7 +282,7 @@ func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *semaphore) Rename(r contract.Rename) call {
-	return call{Script: semaphoreRename, Keys: l.keys, Args: renameArgs(r, "", r.Late)}
+	return l.call(semaphoreRename, renameArgs(r, "", r.Late))
 }
 
 func (l *semaphore) Inspect(field string) call {
@@ -309,7 +290,7 @@ func (l *semaphore) Inspect(field string) call {
 }
 
 func (l *semaphore) Force(seen ...string) call {
-	return forSeen(l.call(semaphoreForce, []any{l.announce, l.client.publishVerb()}), seen, "")
+	return l.forced(semaphoreForce, seen, l.announce, l.client.publishVerb())
 }
 
 func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
@@ -326,10 +307,6 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 		return fmt.Sprintf("no permit is free, and the first lease expires in %v", contract.Rounded(left))
 	}
 	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
-}
-
-func (l *semaphore) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Args: args}
 }
 
 // permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.

@@ -9,19 +9,10 @@ package relock
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
-
-// renewScript renews a record that is a hash of its own.
-var renewScript = record.Script("renew")
-
-func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
-}
 
 // askRenewals sends all renewals, which are of one group or lock, in one pipeline, and stores the replies. RedLocks have a
 // group of their own, and need none.

@@ -50,7 +50,7 @@ type acquireOp struct {
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
-	unlocks      bool        // the outcome also unlocks the owner mutex of the only hold
+	concluded    bool        // the owner mutex of the hold is unlocked
 }
 
 // ErrLate is the cause of the loss that a call returns if each grant came so late that too little was left of its
@@ -60,8 +60,13 @@ var ErrLate = errors.New("the answers of Redis take so long that too little of t
 // finish runs the operation, and notes its outcome. The operation has a copy of the options; finish copies it back to
 // op.
 func (a *acquireOp) finish(op *waitOptions) error {
+	defer func() {
+		if !a.concluded { // code of the user has panicked, or ended the goroutine
+			a.target.hold.unlockHold()
+		}
+	}()
 	res, err := a.run()
-	a.span.asked(&a.target)
+	a.span.asks(a.target.HoldCount)
 	err = a.conclude(res, err)
 	*op = a.waitOptions
 	return err
@@ -152,7 +157,7 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
-	rollbacker{a.engine}.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
+	a.engine.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
 	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.GrantNotKept()
 	}
@@ -160,20 +165,18 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 
 func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
 
-// listen makes the caller listen for a grant or a release of the lock of in, a target that res has found busy. It
-// returns the channels for sleepUntilFree. begun reports whether the caller has not listened to the same channels
-// before.
-func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
+// listen makes the caller listen for a grant or a release of its lock, which res has found busy.
+func (a *acquireOp) listen(res Answer) {
+	in := a.target
 	a.lastReply = time.Now()
 	a.engine.noteSlow()
 	a.noteBusy(in.hold, res, a.cause)
-	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
+	a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
 	in.hold.wokenBy(a.subscription.listeners[0].Wake)
 	a.waitsFor(in.hold)
-	return wake, ready, begun
 }
 
 // waitsFor notes that the caller is about to sleep until the lock of h may be free in Redis. Another process has it now.
@@ -185,24 +188,25 @@ func (a *acquireOp) waitsFor(h *hold) {
 	a.span.ends(pathPolled)
 }
 
-// sleepUntilFree sleeps for delay, or until one of the channels is ready. It returns an error if the wait of op ends
-// before that.
-func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
-	err := op.sleep(wake, ready, delay) // 4
+// sleepUntilFree sleeps for delay, or until the caller is told that its lock may be free. It returns an error if the wait
+// ends before that.
+func (a *acquireOp) sleepUntilFree(delay time.Duration) error {
+	wake, ready := a.subscription.awaited()
+	err := a.sleep(wake, ready, delay) // 4
 	message, begun := a.subscription.wakeUp()
 	if message || begun {
 		a.span.ends(pathNotified)
 	}
 	if message {
-		in.hold.heardRelease()
+		a.target.hold.heardRelease()
 	}
 	return err
 }
 
-// nextPoll returns how long the caller sleeps at most before it makes another attempt on the target in. The poller of
-// the Client may look at the lock meanwhile, and the caller must call stop after the sleep to end that.
-func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
-	e, stop := a.engine, func() {}
+// nextPoll returns how long the caller sleeps at most before it makes another attempt. The poller of the Client may look at
+// the lock meanwhile, and the caller must call stop after the sleep to end that.
+func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
+	in, e, stop := a.target, a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
 	queued := res.Standing.IsEnqueued()
 	switch {
@@ -218,7 +222,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
 	case queued && !res.LeavesEntry:
-		d, looked := looking{e}.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
+		d, looked := e.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop
@@ -229,7 +233,7 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
 		a.leftovers.GrantNotKept()
-		rollbacker{a.engine}.callersLeft(&a.target, 0, true)
+		a.engine.callersLeft(&a.target, 0, true)
 	}
 	return err != nil || !returned
 }
@@ -240,7 +244,7 @@ func (a *acquireOp) hasFailed(err error, returned bool) bool {
 // its last attempt and the rollback together.
 func (a *acquireOp) rollBack(t target, failed bool, err error) {
 	a.givenUp.Store(failed)
-	undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
+	undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
 	if err == nil || !a.leftovers.Delays() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
@@ -255,7 +259,7 @@ func (a *acquireOp) rollBack(t target, failed bool, err error) {
 	}
 }
 
-// conclude notes the outcome of the operation.
+// conclude notes the outcome of the operation, and unlocks the owner mutex of the hold.
 func (a *acquireOp) conclude(res Answer, err error) error {
 	h := a.target.hold
 	if err == nil {
@@ -269,19 +273,9 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	if err != nil {
 		a.backend.dismissLocked(a.target, res)
 	}
-	if a.unlocks {
-		a.unlocks = false
-		h.unlockHoldLocked()
-	}
+	a.concluded = true
+	h.unlockHoldLocked()
 	return err
-}
-
-// unlockIfEnded unlocks the owner mutex if conclude has not, because code of the user has panicked, or ended the
-// goroutine.
-func (a *acquireOp) unlockIfEnded() {
-	if a.unlocks {
-		a.target.hold.unlockHold()
-	}
 }
 
 // endIfGone ends a hold as lost that was to be re-entered, if Redis does not have it, or if the watchdog is about to.

@@ -22,12 +22,18 @@ type admitted struct {
 	waiter *waiter // the caller is not admitted yet: awaitHandoff waits until it is; or nil
 }
 
-// prepareLocked prepares the attempt t with which the caller has to ask Redis, if it has to, and has its hold already.
+// prepareLocked prepares the attempt t with which the caller has to ask Redis, if it has to, and has its hold already. A
+// caller that holds the lock tells so.
 func (in admitted) prepareLocked(t *target, r *Request) error {
-	if in.hold == nil || in.holds {
+	switch {
+	case in.hold == nil:
 		return nil
+	case !in.holds:
+		return in.hold.prepareLocked(t, r)
+	case r.Report == nil:
+		in.hold.toldLocked()
 	}
-	return in.hold.prepareLocked(t, r)
+	return nil
 }
 
 // admit is the first step of a caller among the callers of this process that want the same lock. It prepares the
@@ -94,7 +100,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 
 // enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
-	w := entrance{s.engine}.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
+	w := s.engine.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
 	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }
@@ -144,7 +150,6 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 		return admitted{hold: h, adopts: true}, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
-		h.runsLocked()
 		if h.State() != tenancy.Ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
 			in, guards = s.discardHandoffLocked(h)
 			return in, guards, nil
@@ -154,7 +159,7 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 		err = errBypassQueue
 		q.Leave(w)
 	case err != nil:
-		err = entrance{s.engine}.gaveUpLocked(op, q, h, err)
+		err = s.engine.gaveUpLocked(op, q, h, err)
 		q.Leave(w)
 	default:
 		err = w.Err
@@ -185,7 +190,6 @@ func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
 		return nil
 	case !h.Asks():
-		h.runsLocked() // for a goroutine of the owner that has re-entered it
 		var in admitted
 		if in, guards = s.discardHandoffLocked(h); in.hold == nil {
 			return guards
@@ -217,7 +221,6 @@ func (s *lockState) discardHandoffLocked(h *hold) (in admitted, guards guard.End
 	h.queue = nil
 	s.forgetLocked(h)
 	if last {
-		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
 	if s.holds.get(h.key()) != nil { // h was forgotten before
@@ -238,8 +241,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind contract.Lock, key holdKey
 	q := s.queueLocked(key.half)
 	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := s.newHoldLocked(kind, key, nil)
-		h.acquiredLocked(r, now)
-		h.ownerQueue.Release()
+		h.handedLocked(r, now)
 		return admitted{hold: h, holds: true}
 	}
 	q.shared = nil

@@ -38,8 +38,6 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 	defer s.release()
 	h := s.attachingHold(kind, o)
 	a := newAttachBackend(&op, h, d)
-	a.unlocks = true
-	defer a.unlockIfEnded()
 	err := s.silence(a.finish(&op))
 	if a.refused {
 		a.giveUp()
@@ -78,7 +76,7 @@ type attachBackend struct {
 func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
 	a := &attachBackend{Detached: d, to: h.Field().ID, heard: make(chan struct{}, 1)}
 	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
-	a.begin(op, a, target{hold: h, Attempt: ask})
+	a.begin(op, a, target{hold: h, Attempt: ask, tells: true})
 	return a
 }
 
@@ -201,8 +199,8 @@ func (a *attachBackend) putBack(ctx context.Context) {
 	back := func(mayRun bool) send.Call {
 		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
-	end := rollbacker{e}.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for (rollbacker{e}).repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
+	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
+	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
 		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}
@@ -225,7 +223,7 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
 		a.putBack(context.Background())
 	}
-	rollbacker{e}.unbury(drop)
+	e.unbury(drop)
 }
 
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.

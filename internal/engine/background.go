@@ -21,7 +21,7 @@ func (e *Engine) carryOut(d *duty) {
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		rollbacker{e}.undo(ctx, d.rollBack, d.attempt, d.unknown)
+		e.undo(ctx, d.rollBack, d.attempt, d.unknown)
 	default:
 		select {
 		case <-time.After(2 * handoff.MostUnannounced):

@@ -52,18 +52,21 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	return err == nil, err
 }
 
-// tell tells the outcome of a call that has acquired h, or failed with err. If the Observer ends the goroutine, it releases
-// h: the caller does not get it.
+// tell tells the outcome of a call that has acquired h, or failed with err. If the Observer, or a part of a LocalLock, ends
+// the goroutine, it releases h: the caller does not get it.
 func (e *Engine) tell(s *span, h *hold, err error) {
 	returned := false
 	defer func() {
 		if !returned && err == nil {
-			_ = e.Release(s.ctx, h.lock, h.owner)
+			_ = e.Release(context.Background(), h.lock, h.owner)
 		}
 	}()
-	s.finish(err)
+	s.finish(h, err)
 	if err == nil {
 		e.noteStack(h)
+		if h.local() != nil {
+			h.loseIfDue() // Lose did not find it before it was acquired
+		}
 	}
 	returned = true
 }
@@ -73,6 +76,13 @@ func (e *Engine) report(p *Report, lease time.Duration, s *span, h *hold, err er
 	p.tell, p.drop = func() { e.tell(s, h, err) }, func() { s.drop(err) }
 	if err != nil {
 		return
+	}
+	p.tell = func() {
+		lost := h.noteTold()
+		e.tell(s, h, nil)
+		if lost != nil {
+			lost.report()
+		}
 	}
 	p.GiveBack = func(ctx context.Context) error { return e.giveBack(ctx, h) }
 	p.Extend = func(ctx context.Context) error {
@@ -101,22 +111,18 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.changed = nil
+	op.span.asks(1) // a call that begins again may have asked for more
 	if l, local := kind.(LocalLock); local {
 		return e.acquireLocal(op, s, l, o, r)
 	}
 	e.noteAcquire()
 	var t target
 	in, err := s.enter(op, kind, o, &r, &t)
-	if in.holds {
-		op.span.handedOff(in.hold.token)
-	}
 	if in.holds || err != nil {
 		return in.hold, err
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)
-	one.unlocks = true
-	defer one.unlockIfEnded()
 	if in.adopts {
 		one.leftovers.GrantNotKept()
 		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly

@@ -15,12 +15,11 @@ func (h *hold) clear(unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
 	defer h.beginClear()()
-	if (minHold{h}).keep(ctx) {
+	if h.keep(ctx) {
 		return
 	}
-	(minHold{h}).end()
 	isOver := h.untilOver()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
+	for e.rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
 		(!isOver() || h.keptByCounterpart()) {
 		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more

@@ -53,14 +53,12 @@ func (e *Engine) Detach(
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h, err := s.lockHold(&op, kind, o, false)
+	h, err := s.lockHold(&op, kind, o)
 	switch {
 	case err == send.ErrTimeUp: // another goroutine of the owner is still waiting for Redis
 		return d, false, s.silence(err)
 	case err != nil:
 		return d, false, err
-	case h == nil:
-		return d, false, s.notHeldError(kind.Traits().ID, o)
 	}
 	x := &detaching{hold: h, to: e.fields.detachedField(h.lock.Traits().Permits())}
 	guards, err := x.begin(keep)
@@ -133,7 +131,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
 	if buries && err == nil {
-		rollbacker{e}.buried(h.commands(), h.Field().ID)
+		e.buried(h.commands(), h.Field().ID)
 	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
@@ -214,7 +212,7 @@ func (x *detaching) end() {
 func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
-// minHold.isLast.
+// hold.isLast.
 func (x *detaching) left(orphans int, lost bool) {
 	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)

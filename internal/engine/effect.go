@@ -48,7 +48,7 @@ func (todo *effect) carryOut(op *waitOptions) error {
 	case todo.look != nil:
 		todo.look.expireIfDue()
 	case todo.queue != nil:
-		return entrance{todo.queue.lockState.engine}.enterQueue(op, todo.queue)
+		return todo.queue.lockState.engine.enterQueue(op, todo.queue)
 	case todo.pause > 0:
 		op.span.waits()
 		return op.sleep(nil, nil, todo.pause)

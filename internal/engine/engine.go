@@ -57,7 +57,7 @@ type Engine struct {
 	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
 	putBacks putBacks
 	kept     keptFields
-	undoing  atomic.Int64 // attempts that are rolled back in the background: see rollbacker.undo
+	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
 
 	rtt     handoff.RoundTrip
 	fields  fieldMaker

@@ -12,12 +12,9 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// An entrance is where callers enter local queues, and wait there until they are admitted.
-type entrance struct{ *Engine }
-
 // number returns the number of the next waiter of op, which decides on its position in a queue: the number that op had
 // when its last wait was ended to bypass the queue, or a new one.
-func (e entrance) number(op *waitOptions) uint64 {
+func (e *Engine) number(op *waitOptions) uint64 {
 	if n := op.number; n != 0 {
 		op.number = 0
 		return n
@@ -26,7 +23,7 @@ func (e entrance) number(op *waitOptions) uint64 {
 }
 
 // enqueue makes the call of op wait in q for what c is. It begins to wait now, unless it has waited before.
-func (e entrance) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c candidate) *waiter {
+func (e *Engine) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c candidate) *waiter {
 	c.since = e.beginWait(op)
 	w := q.Add(c, e.number(op))
 	e.slow.Begins()
@@ -34,7 +31,7 @@ func (e entrance) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c cand
 }
 
 // gaveUp is gaveUpLocked for callers without the mutex.
-func (e entrance) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) error {
+func (e *Engine) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) error {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return e.gaveUpLocked(op, q, h, err)
@@ -43,7 +40,7 @@ func (e entrance) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) erro
 // gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
 // returns err, together with the reason why that one cannot have the lock, if other owners are not the reason. A caller
 // whose time is up makes an attempt of its own if no caller here knows yet whether the lock is busy.
-func (e entrance) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error) error {
+func (e *Engine) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error) error {
 	switch err {
 	case nil, errBypassQueue, errOwnerChanged:
 		return err
@@ -99,7 +96,7 @@ func endTurn(w *waiter, q *waitQueue, err error) error {
 }
 
 // enterQueue waits until the local queue of the lock of h has admitted the caller.
-func (e entrance) enterQueue(op *waitOptions, h *hold) error {
+func (e *Engine) enterQueue(op *waitOptions, h *hold) error {
 	q, w, err := e.joinQueue(op, h)
 	if w != nil {
 		err = op.awaitTurn(w, q)
@@ -111,7 +108,7 @@ func (e entrance) enterQueue(op *waitOptions, h *hold) error {
 }
 
 // joinQueue is the step of enterQueue before the sleep. If the queue is free, it needs no waiter.
-func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, err error) {
+func (e *Engine) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, err error) {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
@@ -127,7 +124,7 @@ func (e entrance) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, 
 }
 
 // yieldLocked returns how long the caller of h has to let other processes go first.
-func (e entrance) yieldLocked(h *hold) time.Duration {
+func (e *Engine) yieldLocked(h *hold) time.Duration {
 	if h.queue == nil {
 		return 0
 	}

@@ -44,12 +44,9 @@ func (e *Engine) Prolong(
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	h, err := s.lockHold(op, kind, o, false)
-	switch {
-	case err != nil:
+	h, err := s.lockHold(op, kind, o)
+	if err != nil {
 		return nil, err
-	case h == nil:
-		return nil, s.notHeldError(kind.Traits().ID, o)
 	}
 	defer h.unlockHold()
 	if length, err = h.mayExtend(length, cuts); err != nil {

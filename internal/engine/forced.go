@@ -150,10 +150,7 @@ func (e *Engine) newHints() *hints.Channel {
 // checkHolds has the watchdog check the records of the lock called name. A hold whose request is under way, or that was
 // granted and whose goroutine has not run since, is checked when it begins: see checkIfForcedLocked.
 func (e *Engine) checkHolds(name string) {
-	s := e.retainKnown(name)
-	if s == nil {
-		return
-	}
+	s := e.retain(name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()

@@ -17,13 +17,10 @@ func (e *Engine) Guard(ctx context.Context, kind contract.Lock, o Owner) (contex
 	if err := e.Open(); err != nil {
 		return nil, err
 	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	h := s.find(kind.Traits().ID, o)
-	if h == nil {
-		return nil, s.notHeldError(kind.Traits().ID, o)
+	h, err := e.held(kind, o)
+	if err != nil {
+		return nil, err
 	}
-	h.expireIfDue()
 	return guard.New(ctx, (*guardedHold)(h))
 }
 

@@ -27,7 +27,6 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // newFencedFake is a fakeLock whose holds draw tokens.
@@ -587,35 +586,6 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 	})
 }
 
-// An acquiredEvents keeps the last Acquired event.
-type acquiredEvents struct {
-	logged
-	holdCount *int
-	token     *int64
-}
-
-func (e acquiredEvents) Acquired(_ context.Context, _ Subject, _ Path, _ time.Duration, holdCount int, token int64) {
-	*e.holdCount, *e.token = holdCount, token
-}
-
-// A call whose re-entry has found that the hold has ended begins again, and the lock is handed off to it: the event is about
-// the new hold.
-func TestEventOfAHandoffIsNotAboutAnEarlierAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var holdCount int
-		var token int64
-		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) {
-			c.Observed, c.Events = true, acquiredEvents{logged{c.Log}, &holdCount, &token}
-		})
-		call := startSpan(e.Engine, context.Background(), newFakeLock(e.redis, "x"), 1)
-		call.asked(&target{hold: &hold{token: 4}, Attempt: contract.Attempt{HoldCount: 2}})
-		call.handedOff(7)
-		call.finish(nil)
-		assert.Equal(t, 1, holdCount)
-		assert.EqualValues(t, 7, token)
-	})
-}
-
 // An endingCtx ends the goroutine that waits for it, after a moment.
 type endingCtx struct{ context.Context }
 
@@ -707,50 +677,49 @@ func (c slowCtx) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// The lock was handed off to a caller that has not run since. Another goroutine of its owner has re-entered it, and knows
-// of it: so the loss is reported.
-func TestLossOfAReentryBeforeTheCallerHasRunIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := 0
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
-			c.Events = lostEvents{logged{c.Log}, &n}
+// The lock was handed off to a caller that has not run since, and perhaps ends before it does. Another goroutine of its
+// owner has re-entered it, and knows of it: so the loss is reported.
+func TestLossOfAReentryOfAHandoffIsReported(t *testing.T) {
+	for passes, caller := range map[time.Duration]context.Context{
+		0: slowCtx{context.Background()}, 2 * time.Second: endingCtx{context.Background()},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
+				c.Events = lostEvents{logged{c.Log}, &n}
+			})
+			e.lock(1)
+			go func() { _, _ = e.lockWith(caller, 2, Request{Wait: forever}) }()
+			synctest.Wait()
+			e.unlock(1)
+			e.lock(2)
+			time.Sleep(passes)
+			h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
+			e.deleteRecord()
+			h.lose(errGone)
+			synctest.Wait()
+			assert.Equal(t, 1, n, "events")
+			time.Sleep(2 * time.Second)
+			_ = e.unlockErr(2)
+			_ = e.unlockErr(2)
 		})
-		e.lock(1)
-		got := e.acquiring(slowCtx{context.Background()}, newFakeLock(e.redis, "x"), 2)
-		synctest.Wait()
-		e.unlock(1)
-		e.lock(2)
-		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
-		h.lockState.locked(func() { require.Equal(t, tenancy.Handed, h.State()) })
-		e.deleteRecord()
-		h.lose(errGone)
-		synctest.Wait()
-		assert.Equal(t, 1, n, "events")
-		<-got
-		_ = e.unlockErr(2)
-		_ = e.unlockErr(2)
-	})
+	}
 }
 
-// The same, and the caller ends before it has run: what is left is the re-entry, whose loss is reported.
-func TestLossOfAReentryAfterTheCallerHasEndedIsReported(t *testing.T) {
+// A hold of which a Report has not told is lost: the loss is told behind it, once.
+func TestLossBeforeAReportIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour), func(c *Config) {
-			c.Events = lostEvents{logged{c.Log}, &n}
-		})
-		e.lock(1)
-		go func() { _, _ = e.lockWith(endingCtx{context.Background()}, 2, Request{Wait: forever}) }()
-		synctest.Wait()
-		e.unlock(1)
-		e.lock(2)
-		time.Sleep(2 * time.Second)
-		h, _ := e.holdBy(contract.LockID{Name: "x"}, 2)
-		require.Equal(t, 1, holdCountOf(e.Engine, h.lock, 2))
+		e := joinBubbleEngine(t, fakeredis.New(), "client", func(c *Config) { c.Events = lostEvents{logged{c.Log}, &n} })
+		var report Report
+		e.take(newFakeLock(e.redis, "x"), 1, Request{Wait: forever, Report: &report})
+		h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 		e.deleteRecord()
-		h.lose(errGone)
+		h.loseUnasked(errGone)
 		synctest.Wait()
+		assert.Zero(t, n, "events")
+		report.Tell()
 		assert.Equal(t, 1, n, "events")
-		_ = e.unlockErr(2)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
 }

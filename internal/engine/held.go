@@ -9,15 +9,27 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
-func (s *lockState) holdCount(kind contract.Lock, o Owner) (*hold, int) {
-	h := s.find(kind.Traits().ID, o)
+// held returns the hold that o has on kind, as far as this process knows, or has lost; or why there is none.
+func (e *Engine) held(kind contract.Lock, o Owner) (*hold, error) {
+	id := kind.Traits().ID
+	s := e.retain(id.Name)
+	defer s.release()
+	h := s.find(id, o)
 	if h == nil {
-		return nil, 0
+		return nil, s.notHeldError(id, o)
 	}
 	h.expireIfDue()
-	s.Lock()
-	defer s.Unlock()
+	return h, nil
+}
+
+// holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
+func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
+	h, err := e.held(kind, o)
+	if err != nil {
+		return nil, 0
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	if !h.Holds() {
 		return nil, 0
 	}
@@ -46,41 +58,27 @@ func (e *Engine) Token(kind contract.Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
 	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	h := s.find(kind.Traits().ID, o)
-	if h == nil {
-		return 0, s.notHeldError(kind.Traits().ID, o)
-	}
-	h.expireIfDue()
-	s.Lock()
-	defer s.Unlock()
-	if err := h.heldLocked(); err != nil {
+	h, err := e.held(kind, o)
+	if err != nil {
 		return 0, err
 	}
-	if h.token == 0 {
-		return 0, send.Invalid("it was acquired through a lock that was created without Fenced()")
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if err = h.heldLocked(); err == nil && h.token == 0 {
+		err = send.Invalid("it was acquired through a lock that was created without Fenced()")
+	}
+	if err != nil {
+		return 0, err
 	}
 	return h.token, nil
-}
-
-// holdCount returns the hold of o on a lock and its hold count, as far as this process knows.
-func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	return s.holdCount(kind, o)
 }
 
 // HeldToken returns the fencing token of the hold that has the record with this field in this process, or 0.
 func (e *Engine) HeldToken(name, field string) (token int64) {
 	s := e.retain(name)
 	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if h.has(field) && h.Holds() {
-			token = max(token, h.token)
-		}
+	if h := s.holdWith(field); h != nil {
+		token = h.token
 	}
 	return token
 }

@@ -3,7 +3,6 @@ package engine
 // Helpers that look at the state of an engine. No other code of the tests locks a mutex of an engine.
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -12,25 +11,15 @@ import (
 // atWork returns the number of callers and goroutines that are at work.
 func (e *Engine) atWork() int64 { return e.workers.AtWork() }
 
-// eachName calls f for the state of every lock that is in use, with its mutex held.
-func (e *Engine) eachName(f func(s *lockState)) {
-	e.table.mu.Lock()
-	all := slices.Collect(maps.Values(e.table.names))
-	e.table.mu.Unlock()
-	for _, s := range all {
-		s.locked(func() { f(s) })
-	}
-}
-
 // holds returns the number of holds.
 func (e *Engine) holds() (holds int) {
-	e.eachName(func(s *lockState) { holds += s.holds.len() })
+	e.table.each(func(s *lockState) { holds += len(slices.Collect(s.holds.all())) })
 	return holds
 }
 
 // waitQueues returns the number of wait queues.
 func (e *Engine) waitQueues() (queues int) {
-	e.eachName(func(s *lockState) { queues += len(s.queues) })
+	e.table.each(func(s *lockState) { queues += len(s.queues) })
 	return queues
 }
 
@@ -43,7 +32,7 @@ func (e *Engine) names() int {
 
 // textsInUse returns the names of the locks that are in use.
 func (e *Engine) textsInUse() (texts []string) {
-	e.eachName(func(s *lockState) { texts = append(texts, s.name) })
+	e.table.each(func(s *lockState) { texts = append(texts, s.name) })
 	return texts
 }
 

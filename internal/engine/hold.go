@@ -10,7 +10,7 @@ package engine
 //
 // The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that a waiting goroutine
 // can leave. Without the owner mutex a hold may only end: it is lost, or given up before its caller has run
-// (discardHandoffLocked), or an Unlock has waited for the owner mutex in vain (releaseUnconfirmed). Then its record
+// (discardHandoffLocked), or an Unlock has waited for the owner mutex in vain (lowerUnconfirmed). Then its record
 // is not handed off, and a goroutine that has a request under way finds out afterwards: see lossLocked and
 // dismissLocked.
 

@@ -1,9 +1,10 @@
 package engine
 
-// Kept fields: the fields whose records MinHold keeps in Redis when this process has forgotten their holds.
+// Kept fields: the fields whose records MinHold keeps in Redis when their holds have ended.
 //
 // Rules: a hold is forgotten when its release has run, so that its owner can ask again. A message that has granted the
-// lock to its field may come later, and must not end the record sooner.
+// lock to its field, or an answer to an attempt, may come later, and must not end the record sooner. If the record has to
+// be deleted after all, the call that keeps it does so, also if a request makes another one later.
 
 import (
 	"maps"

@@ -41,13 +41,7 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 	}
 	k := &localBackend{lock: l}
 	k.begin(op, k, t)
-	k.unlocks = true
-	defer k.unlockIfEnded()
-	err := k.finish(op)
-	if err == nil {
-		t.hold.loseIfDue() // Lose did not find it before
-	}
-	return t.hold, err
+	return t.hold, k.finish(op)
 }
 
 func (k *localBackend) admit() error {
@@ -63,7 +57,7 @@ func (k *localBackend) ask(time.Time) (res Answer, err error) {
 	res.Sent, res.Status = sent, status
 	if err == nil {
 		k.refusal, k.cause = refused, refused.Cause
-	} else if refused.isBusy() { // the caller leaves in the middle of an attempt
+	} else if refused.Cause == nil && refused.Who != "" { // others are the reason, and the caller leaves in the middle of an attempt
 		k.refusal, k.cause = refused, nil
 		k.noteRefusal()
 	}

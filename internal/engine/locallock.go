@@ -51,6 +51,3 @@ func (c *claim) local() LocalLock {
 func (c *claim) wasReplaced(err error) bool {
 	return c.local() == nil && errors.Is(err, send.ErrNotALock)
 }
-
-// isBusy reports whether other owners are the reason.
-func (r *Refusal) isBusy() bool { return r.Cause == nil && r.Who != "" }

@@ -81,18 +81,6 @@ func (e *Engine) retain(text string) *lockState {
 	return s
 }
 
-// retainKnown is like retain, for a lock state that is in use already. It returns nil if there is none.
-func (e *Engine) retainKnown(text string) *lockState {
-	t := &e.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.names[text]
-	if s != nil {
-		s.users.Add(1)
-	}
-	return s
-}
-
 // retainMore adds a user to a lock state that has one already.
 func (s *lockState) retainMore() { s.users.Add(1) }
 
@@ -109,16 +97,11 @@ func (s *lockState) release() {
 	}
 }
 
-// close returns all lock states that are in use. Those that are made later are closed from the start.
-func (t *stateTable) close() []*lockState {
+// close makes the lock states that are made from now on closed from the start.
+func (t *stateTable) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	all := make([]*lockState, 0, len(t.names))
-	for _, s := range t.names {
-		all = append(all, s)
-	}
-	return all
 }
 
 // all returns the lock states that are in use.
@@ -236,7 +219,6 @@ func (s *lockState) endKeeping(q *waitQueue) {
 type holdSet struct {
 	one  *hold           // the first hold of an owner that is not in more; or nil
 	more map[Owner]*hold // the first holds of other owners; hold.next has the others
-	n    int             // how many holds there are
 }
 
 // first returns the first hold of o, or nil.
@@ -258,7 +240,6 @@ func (s *holdSet) get(key holdKey) *hold {
 
 // put adds h, which must not be in the set, and no other hold with its key.
 func (s *holdSet) put(h *hold) {
-	s.n++
 	switch first := s.first(h.owner); {
 	case first != nil:
 		h.next, first.next = first.next, h
@@ -274,7 +255,6 @@ func (s *holdSet) put(h *hold) {
 
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
-	s.n--
 	before := s.first(h.owner)
 	switch {
 	case before != h:
@@ -291,8 +271,6 @@ func (s *holdSet) remove(h *hold) {
 	}
 	h.next = nil
 }
-
-func (s *holdSet) len() int { return s.n }
 
 // all returns the holds. The loop may remove the hold that it is at.
 func (s *holdSet) all() iter.Seq[*hold] {

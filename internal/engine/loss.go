@@ -4,8 +4,7 @@ package engine
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported once,
-// by the call that has found it or by the reporter. The loss of a hold is not reported if no goroutine of its owner has
-// run since the lock was handed off to it. Of many losses, which have one cause, the log gets at most report.MostLines
+// by the call that has found it or by the reporter. The loss of a hold that no call has told is not reported. Of many losses, which have one cause, the log gets at most report.MostLines
 // lines in any second; the others are counted (lossLines).
 
 import (
@@ -34,7 +33,7 @@ type ending struct {
 	guards  guard.Ends
 	renewed bool // the lease was one that the watchdog renews
 	gone    bool // Redis did not have the record, or only a part of it
-	unheard bool // the lock was handed off to the hold, and no goroutine of its owner has run since
+	untold  bool // no call has told that it has the hold
 }
 
 // lose is end, and carries the endings out.
@@ -98,7 +97,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
-	end.hold, end.unheard = h, h.State() == tenancy.Handed && h.Count() == 1
+	end.hold, end.untold = h, !h.IsTold()
 	h.lostLocked(ranOut)
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
@@ -147,12 +146,24 @@ func (e ending) carryOut() {
 func (e *ending) report() {
 	events, s := e.hold.lockState.engine.Events, e.hold.subject()
 	switch {
-	case e.unheard:
+	case e.untold:
 	case e.state == tenancy.Expired:
 		events.Expired(s, e.age)
 	default:
 		e.hold.lockState.engine.tellLoss(s, e.age, e.loss, e.cause)
 	}
+}
+
+// noteTold notes that the caller is about to tell that it has h. It returns the ending that it then has to report, because h
+// was lost before; or nil.
+func (h *hold) noteTold() *ending {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	told := h.IsTold()
+	if h.toldLocked(); told || h.loss == nil {
+		return nil
+	}
+	return &ending{hold: h, cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}
 }
 
 // tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.
@@ -306,7 +317,7 @@ func (h *hold) endRecord(cause error) []ending {
 // LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
 // Redis is gone.
 //
-// The watchdog calls LeaseEnded, and the methods of renewing, without a mutex, and by then the record may have been
+// The watchdog calls LeaseEnded, and renew and observedRenew, without a mutex, and by then the record may have been
 // released, handed off or lost. So whatever it calls must look again, under the mutex of the lock state, at whether the
 // record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
 // record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never

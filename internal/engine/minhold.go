@@ -12,40 +12,29 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A minHold is a hold whose record stays in Redis for at least MinHold.
-type minHold struct{ *hold }
-
-// rest returns how much of MinHold is left.
-func (m minHold) rest() time.Duration {
-	if m.lock.Traits().Limits.MinHold == 0 {
+// restOfMinHold returns how much of MinHold is left. It does not apply to a hold that no call has told.
+func (h *hold) restOfMinHold() time.Duration {
+	if h.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
-	m.lockState.Lock()
-	defer m.lockState.Unlock()
-	return max(0, m.keepUntil-m.lockState.engine.watchdog.Now())
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	if !h.IsTold() {
+		return 0
+	}
+	return max(0, h.keepUntil-h.lockState.engine.watchdog.Now())
 }
 
-// begin returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
+// beginMinHold returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
 // or a late grant would roll it back.
-func (m minHold) begin() time.Duration {
-	rest := m.rest()
+func (h *hold) beginMinHold() time.Duration {
+	rest := h.restOfMinHold()
 	if rest > 0 {
-		e := m.lockState.engine
+		e := h.lockState.engine
 		now := e.watchdog.Now()
-		e.kept.add(m.Field().ID, now, now+rest)
-		m.lockState.Lock()
-		defer m.lockState.Unlock()
-		m.Field().Keep()
+		e.kept.add(h.Field().ID, now, now+rest)
 	}
 	return rest
-}
-
-// end notes that the record is not kept any more, because its caller deletes it: a late answer that comes after that has
-// it deleted again.
-func (m minHold) end() {
-	m.lockState.Lock()
-	defer m.lockState.Unlock()
-	m.Field().EndKeep()
 }
 
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
@@ -56,47 +45,47 @@ func (h *hold) isAlone() bool {
 	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
-// ask sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
+// askToKeep sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
 // time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
 // own answer comes first. And Redis has not run the request late, when less than rest was left.
-func (m minHold) ask(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	began, before, why := time.Now(), m.isLast(), toKeep
-	if m.isAlone() {
+func (h *hold) askToKeep(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+	began, before, why := time.Now(), h.isLast(), toKeep
+	if h.isAlone() {
 		why = toLimit
 	}
-	answer = m.renew(wait, rest, why, lastReply)
-	return answer, before && m.isLast() && time.Since(began) <= outlivesBy
+	answer = h.renew(wait, rest, why, lastReply)
+	return answer, before && h.isLast() && time.Since(began) <= outlivesBy
 }
 
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
 // field.
-func (m minHold) isLast() bool {
-	return m.isAlone() && m.reach().IsSettled()
+func (h *hold) isLast() bool {
+	return h.isAlone() && h.reach().IsSettled()
 }
 
 // keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
 // and false if the caller has to delete it now.
-func (m minHold) keep(ctx context.Context) bool {
-	rest := m.begin()
+func (h *hold) keep(ctx context.Context) bool {
+	rest := h.beginMinHold()
 	if rest <= 0 {
 		return false
 	}
-	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e, isOver := m.lockState.engine, m.untilOver()
-	for ; rest > 0; rest = m.rest() {
+	h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
+	e, isOver := h.lockState.engine, h.untilOver()
+	for ; rest > 0; rest = h.restOfMinHold() {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		answer, expires := m.ask(&wait, rest, time.Time{})
+		answer, expires := h.askToKeep(&wait, rest, time.Time{})
 		r, err := answer.Reply()
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
-			return !e.late.MayAcquire(m.Field().ID)
+			return !e.late.MayAcquire(h.Field().ID)
 		case err == nil && expires:
 			return true
-		case err == nil && !m.isAlone():
+		case err == nil && !h.isAlone():
 			pause = rest
-		case err != nil && isOver() && !m.keptByCounterpart():
+		case err != nil && isOver() && !h.keptByCounterpart():
 			return true
 		}
 		if e.Pause(ctx, pause) != nil {
@@ -104,13 +93,6 @@ func (m minHold) keep(ctx context.Context) bool {
 		}
 	}
 	return false
-}
-
-// endMinHoldLocked makes the next Unlock release the lock before MinHold has passed, because its owner has not used it.
-func (h *hold) endMinHoldLocked() {
-	if h.Count() == 1 {
-		h.keepUntil = 0
-	}
 }
 
 // keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in

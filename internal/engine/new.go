@@ -27,14 +27,14 @@ func New(c Config, sending send.Config) *Engine {
 	})
 	e.pubsub.PingEvery(e.PollInterval, e.WatchdogTimeout/3)
 	e.fulfil = e.carryOut
-	e.poller = looking{e}.newPoller()
+	e.poller = e.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
 		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
 	e.sender = send.New(sending)
 	e.fields.id = e.ID
 	e.losses.lines = report.NewLineLimit()
 	e.hints = e.newHints()
-	e.watchdog = renewing{e}.newWatchdog()
+	e.watchdog = e.newWatchdog()
 	if e.Channel != "" {
 		e.pubsub.Quiet(e.Channel, e.hints.Refuse)
 	}

@@ -34,9 +34,9 @@ func (a *acquireOp) orphansOf(t target) *orphans {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := o.target.readResult(&answer)
-	drop := rollbacker{o.engine}.heard(&o.target, answer.Err)
+	drop := o.engine.heard(&o.target, answer.Err)
 	o.rollBackOrphan(o.target, res, err)
-	rollbacker{o.engine}.unbury(drop)
+	o.engine.unbury(drop)
 }
 
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
@@ -56,7 +56,7 @@ func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
 		needs = t.hold.needsLate
 	}
 	if a.givenUp.Load() || !needs(t.Field) {
-		rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
+		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
 	}
 }
 
@@ -77,41 +77,33 @@ func (h *hold) needsLate(field string) bool {
 	return true
 }
 
-// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
-// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
-// again with the same field. So needs waits until the release has ended, also if another hold with the same field is
-// released: it would find the record gone if the late try was rolled back before.
+// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on, or MinHold keeps
+// what it has acquired. While a release is under way, the record is still needed. After the release has run, a late try
+// may have acquired the lock again with the same field. So needs waits until the release has ended, also if another hold
+// with the same field is released: it would find the record gone if the late try was rolled back before.
 func (h *hold) needs(field string) bool {
-	needed, released := h.needsNow(field)
-	for released != nil {
-		if released.enterHold(h.lockState.engine.waitOptionsFor(context.Background())) != nil {
+	for {
+		needed, released := h.needsNow(field)
+		switch {
+		case released == nil:
+			return needed
+		case released.enterHold(h.lockState.engine.waitOptionsFor(context.Background())) != nil:
 			return true // the Client is closed
 		}
 		released.unlockHold()
-		needed, released = h.lockState.neededNow(field)
 	}
-	return needed
 }
 
-// needsNow reports whether h needs field, or MinHold keeps it. If h has ended, it returns h instead: its release may be
-// under way.
+// needsNow is needs for now, or returns a hold with field whose release is under way.
 func (h *hold) needsNow(field string) (needed bool, released *hold) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	switch {
-	case !h.has(field): // the caller makes its attempts with another field by now
-		return false, nil
-	case h.Field().IsKept():
-		return true, nil
-	case h.isOver():
-		return false, h
-	}
-	return !h.IsLost(), nil
-}
-
-// neededNow reports whether another hold needs field, or returns one with this field whose release is under way.
-func (s *lockState) neededNow(field string) (needed bool, released *hold) {
+	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	return s.isNeededLocked(field), s.releasedLocked(field)
+	switch e := s.engine; {
+	case !h.has(field): // the caller makes its attempts with another field by now
+		return false, nil
+	case e.kept.has(field, e.watchdog.Now()), s.isNeededLocked(field):
+		return true, nil
+	}
+	return false, s.releasedLocked(field)
 }

@@ -19,23 +19,26 @@ type ownerCall struct {
 	kind    contract.Lock
 	owner   Owner
 	makeOne bool  // it makes a claim if there is no hold
-	unused  *hold // the only hold that it is for, as in Report.GiveBack; nil: the one that the owner has
+	only    *hold // the hold that it is for, as in Report.GiveBack; nil: the one that the owner has
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
 	looked bool  // the caller has looked at whether enters has expired
 }
 
-// lockHold returns the hold that o has on the lock kind. The caller then has the owner mutex of this hold, which
-// unlockHold releases. If there is none, lockHold returns a hold with a new claim if makeOne is set, and nil otherwise.
-func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner, makeOne bool) (*hold, error) {
-	c := ownerCall{kind: kind, owner: o, makeOne: makeOne}
+// lockHold returns the hold that o has on the lock kind, or ErrNotHeld. The caller then has the owner mutex of this hold,
+// which unlockHold releases.
+func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner) (*hold, error) {
+	c := ownerCall{kind: kind, owner: o}
 	err := c.run(s, op, nil)
+	if err == nil && c.hold == nil {
+		err = s.notHeldError(kind.Traits().ID, o)
+	}
 	return c.hold, err
 }
 
-// lockTarget is lockHold for a caller that acquires the lock as r demands. It prepares the attempt t, which the caller
-// has to make.
+// lockTarget is lockHold for a caller that acquires the lock as r demands, with a new claim if there is no hold. It
+// prepares the attempt t, which the caller has to make.
 func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) error {
 	c := ownerCall{kind: kind, owner: o, makeOne: true}
 	var refused error
@@ -143,7 +146,7 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
 	h := s.holds.get(c.key())
-	if h != nil && !c.makeOne && h.Wanted() || c.unused != nil && h != c.unused {
+	if h != nil && !c.makeOne && h.Wanted() || c.only != nil && h != c.only {
 		return nil
 	}
 	return h
@@ -208,7 +211,7 @@ func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo 
 		return todo, send.ErrTimeUp
 	}
 	kept := op.number // the position in a local queue stays that of the caller
-	w := entrance{s.engine}.enqueue(op, &h.ownerQueue, candidate{hold: h})
+	w := s.engine.enqueue(op, &h.ownerQueue, candidate{hold: h})
 	op.number = kept
 	return &effect{waiter: w, held: held}, nil
 }

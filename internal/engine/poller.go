@@ -22,11 +22,8 @@ import (
 // client has joined for five minutes (line_life in internal/lua/forms.lua), so two attempts may be lost.
 const rareAsk = 100 * time.Second
 
-// looking has the functions of an engine that its poller calls, and the one by which waiters use the poller.
-type looking struct{ *Engine }
-
 // newPoller returns the poller of e.
-func (e looking) newPoller() *poller.Poller {
+func (e *Engine) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
 		Every:   e.PollInterval,
 		Spawn:   e.workers.Spawn,
@@ -41,7 +38,7 @@ func (e looking) newPoller() *poller.Poller {
 // has elements, are looked at closely: an element has the fields with which callers of this process wait for the lock.
 // Of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the top of this
 // file.
-func (e looking) freeOf(names []string, fields [][]string) (free []string, err error) {
+func (e *Engine) freeOf(names []string, fields [][]string) (free []string, err error) {
 	op := e.waitOptionsFor(context.Background())
 	op.NoWait, op.Patient = true, true // after a few refusals, for example while a slot moves, the waiters ask
 	answer := e.sender.Do(&op.Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
@@ -60,7 +57,7 @@ func (e looking) freeOf(names []string, fields [][]string) (free []string, err e
 // awaitInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. Meanwhile the
 // poller looks at the lock, until stop is called, which returns what it has found. The caller waits with field, and
 // listens to its channel of grants; res is the last answer.
-func (e looking) awaitInLine(
+func (e *Engine) awaitInLine(
 	name, field string,
 	grants *wake.Listener,
 	res Answer,

@@ -42,7 +42,9 @@ func (p Probe) Stats() Stats {
 	}
 	e.table.each(func(s *lockState) {
 		all.Names++
-		all.Holds += s.holds.len()
+		for range s.holds.all() {
+			all.Holds++
+		}
 		all.Queues += len(s.queues)
 	})
 	return all
@@ -106,14 +108,14 @@ func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
 func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
 	grants := p.e.pubsub.Join(channel)
 	defer grants.Leave()
-	delay, stop := looking{p.e}.awaitInLine(name, "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
+	delay, stop := p.e.awaitInLine(name, "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
 	stop()
 	return delay
 }
 
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind contract.Record, message string) {
-	rollbacker{p.e}.heardGrant(kind, message)
+	p.e.heardGrant(kind, message)
 }
 
 // Sender returns the sender of the engine.

@@ -27,7 +27,7 @@ func (e *Engine) Release(ctx context.Context, kind contract.Lock, o Owner) error
 
 // giveBack releases h as Report.GiveBack describes it.
 func (e *Engine) giveBack(ctx context.Context, h *hold) error {
-	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, unused: h}); !errors.Is(err, ErrNotHeld) {
+	if err := e.release(ctx, ownerCall{kind: h.lock, owner: h.owner, only: h}); !errors.Is(err, ErrNotHeld) {
 		return err
 	}
 	return nil
@@ -38,51 +38,52 @@ func (e *Engine) release(ctx context.Context, c ownerCall) error {
 	defer e.workers.End()
 	s := e.retain(c.kind.Traits().ID.Name)
 	defer s.release()
-	cancels := ctx.Done() != nil // while the caller has the owner mutex, no method of ctx is called
+	h, left, err := s.lower(ctx, c)
+	if e.Observed && h != nil && (left == 0 || c.only == nil) && h.endsTold() {
+		e.Events.Released(ctx, h.subject(), h.age(), left, err)
+	}
+	return err
+}
+
+// lower is release without the event. It returns the hold whose hold count it has decremented to left, or nil.
+func (s *lockState) lower(ctx context.Context, c ownerCall) (h *hold, left int, err error) {
 	back, err := s.releaseOne(nil, c)
 	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
-		op = releaseOptions(ctx, cancels)
+		op = releaseOptions(ctx)
 		back, err = s.releaseOne(&op, c)
 	}
-	h := back.hold
+	h = back.hold
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
-		return s.releaseUnconfirmed(ctx, c, s.unconfirmed(err))
+		if h = c.find(s); h != nil {
+			left = h.lowerUnconfirmed()
+		}
+		return h, left, s.unconfirmed(err)
 	case h == nil:
-		return s.notHeldError(c.kind.Traits().ID, c.owner)
+		return nil, 0, s.notHeldError(c.kind.Traits().ID, c.owner)
 	case back.done: // the lock was handed off, or other holds share the record
-		e.observeRelease(ctx, h, 0, nil, c.unused != nil)
-		return nil
+		return h, 0, nil
 	case back.loss != nil && (back.count > 0 || errors.Is(back.loss, errGone)):
 		h.unlockHold()
-		return back.loss
+		return nil, 0, back.loss
 	}
 	if op.Ctx == nil {
-		op = releaseOptions(ctx, cancels)
+		op = releaseOptions(ctx)
 	}
 	if back.loss != nil { // the owner need not wait for Redis: the record is deleted in the background if it does not answer
-		op.Deadline = time.Now().Add(e.Patience())
+		op.Deadline = time.Now().Add(s.engine.Patience())
 	}
-	return releasing{h, back.count, back.loss, c.unused != nil}.run(ctx, op.Wait)
+	return back.run(op.Wait)
 }
 
 // releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
-// ctx. cancels reports whether ctx can be canceled.
-func releaseOptions(ctx context.Context, cancels bool) waitOptions {
-	if cancels {
+// ctx. No method of ctx is called before the hold count was decremented, nor while the caller has the owner mutex.
+func releaseOptions(ctx context.Context) waitOptions {
+	if ctx != context.Background() {
 		ctx = context.WithoutCancel(ctx)
 	}
 	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
-}
-
-// releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err.
-func (s *lockState) releaseUnconfirmed(ctx context.Context, c ownerCall, err error) error {
-	if h := c.find(s); h != nil {
-		left := h.lowerUnconfirmed()
-		s.engine.observeRelease(ctx, h, left, err, c.unused != nil)
-	}
-	return err
 }
 
 // lowerUnconfirmed decrements the hold count in this process alone. If the count reaches zero, the record is deleted in
@@ -110,33 +111,31 @@ func (h *hold) lowerUnconfirmedStep() (left int, last bool, guards guard.Ends) {
 	return left, last, guards
 }
 
-// A releasing is a hold whose count has been decremented in this process, and is now set to count in Redis. Its caller
-// has the owner mutex of the hold.
+// A releasing is a hold whose hold count is decremented: first in this process (releaseOne), and then, if the caller still
+// has the owner mutex, in Redis (run).
 type releasing struct {
-	*hold
-	count int
-	loss  error // why the hold had been lost before; nil if it had not
-
-	unused bool // as in Report.GiveBack
+	*hold         // nil if the owner has none
+	count   int   // the hold count that is left
+	loss    error // why the hold had been lost before; nil if it had not
+	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
+	lowered bool  // the hold count was decremented
 }
 
-// run has the hold count set, which unlocks the owner mutex of the hold, and reports the outcome.
-func (r releasing) run(ctx context.Context, wait send.Wait) error {
-	e := r.lockState.engine
+// run has the hold count set, which unlocks the owner mutex of the hold. Its results are those of lower.
+func (r releasing) run(wait send.Wait) (*hold, int, error) {
 	gone, err := r.setHoldCount(wait)
 	if gone == errGone && r.wasGivenUp() {
 		gone = nil
 	}
 	switch {
 	case r.loss != nil: // the record may still have been there
-		return r.loss
+		return nil, 0, r.loss
 	case gone != nil:
-		return r.foundGone(gone)
+		return nil, 0, r.foundGone(gone)
 	case err != nil:
 		err = r.lockState.unconfirmed(err)
 	}
-	e.observeRelease(ctx, r.hold, r.count, err, r.unused)
-	return err
+	return r.hold, r.count, err
 }
 
 // setHoldCount sets the hold count to that of r, waits for the answer, and then unlocks the owner mutex. If the count is
@@ -155,12 +154,12 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	reply, err := answer.Reply()
 	there, unknown := reply[0] == 1, answer.Unknown
 	if buries && err == nil {
-		rollbacker{e}.buried(r.commands(), r.Field().ID)
+		e.buried(r.commands(), r.Field().ID)
 	}
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if (minHold{r.hold}).rest() > 0 {
+		if r.restOfMinHold() > 0 {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
@@ -198,7 +197,7 @@ func (r releasing) foundGone(why error) error {
 	switch {
 	case r.count > 0:
 		r.lose(gone)
-	case !r.unused:
+	case r.endsTold():
 		e := r.lockState.engine
 		e.tellLoss(r.subject(), r.age(), LossError(gone), gone)
 	}
@@ -209,12 +208,12 @@ func (r releasing) foundGone(why error) error {
 }
 
 // send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis
-// for the rest of MinHold instead, expires is that of minHold.ask, and late reports that it leaves a tombstone.
+// for the rest of MinHold instead, expires is that of askToKeep, and late reports that it leaves a tombstone.
 func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires, late bool) {
-	e, m := r.lockState.engine, minHold{r.hold}
+	e := r.lockState.engine
 	if r.count == 0 {
-		if rest := m.begin(); rest > 0 {
-			answer, expires = m.ask(wait, rest, time.Now())
+		if rest := r.beginMinHold(); rest > 0 {
+			answer, expires = r.askToKeep(wait, rest, time.Now())
 			return answer, true, expires, false
 		}
 	}
@@ -280,20 +279,9 @@ func (s *lockState) silence(err error) error {
 	return err
 }
 
-// A releasedOne is the result of decrementing a hold count in this process.
-type releasedOne struct {
-	hold    *hold // nil if the owner has none
-	count   int   // the hold count that is left
-	loss    error // why the hold had been lost before; nil if it had not
-	done    bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
-	lowered bool  // the hold count was decremented
-	unused  bool  // as in Report.GiveBack
-}
-
 // releaseOne decrements the hold count of the hold of c, which also ends a hold whose lease has expired. If another
 // goroutine of the owner uses the hold, it waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
-func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasedOne, err error) {
-	g.unused = c.unused != nil
+func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasing, err error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -301,6 +289,9 @@ func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasedOne, err
 		}
 	}()
 	err = c.run(s, op, func(h *hold) *effect {
+		if c.only == nil {
+			h.toldLocked() // by the Unlock, if by no other call
+		}
 		if guards := g.releaseLocked(h); len(guards) > 0 {
 			return &effect{guards: guards}
 		}
@@ -312,7 +303,7 @@ func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasedOne, err
 
 // abandonRelease finishes a releaseOne during which code of the user has panicked, or ended the goroutine. The caller
 // has the owner mutex no more, and does not unlock again, so the hold count is decremented all the same.
-func (s *lockState) abandonRelease(g *releasedOne, c ownerCall) {
+func (s *lockState) abandonRelease(g *releasing, c ownerCall) {
 	switch {
 	case !g.lowered:
 		if h := c.find(s); h != nil {
@@ -326,12 +317,10 @@ func (s *lockState) abandonRelease(g *releasedOne, c ownerCall) {
 // releaseLocked is a step of releaseOne. It returns guards that have to be canceled before the next step, if there are
 // any. The guards of the hold are canceled in two parts: those that there are before a hand-off are canceled before the
 // successor holds the lock, while the hold still does. It may be lost meanwhile.
-func (g *releasedOne) releaseLocked(h *hold) (guards guard.Ends) {
+func (g *releasing) releaseLocked(h *hold) (guards guard.Ends) {
 	if g.hold == nil {
 		g.hold = h
-		if g.unused {
-			h.endMinHoldLocked()
-		} else if guards = h.beforeHandOffLocked(); len(guards) > 0 {
+		if guards = h.beforeHandOffLocked(); len(guards) > 0 {
 			return guards
 		}
 	}
@@ -359,21 +348,15 @@ func (h *hold) beforeHandOffLocked() (guards guard.Ends) {
 
 // lowerLocked decrements the hold count for a caller that has the owner mutex. When
 // the count reaches zero, it hands the lock off, or ends the hold in this process. It returns guards to cancel.
-func (g *releasedOne) lowerLocked() (guards guard.Ends) {
+func (g *releasing) lowerLocked() (guards guard.Ends) {
 	h := g.hold
-	g.lowered = true
-	left, last, guards := h.passOnLocked(!g.unused)
+	if g.lowered, g.done = true, h.handOffLocked(); g.done {
+		return nil
+	}
+	left, last, guards := h.endOneLocked()
 	g.count, g.loss = left, h.loss
 	g.done = g.loss == nil && left == 0 && !last
 	return guards
-}
-
-// passOnLocked hands the lock off if it may, or else is endOneLocked.
-func (h *hold) passOnLocked(mayHandOff bool) (left int, last bool, guards guard.Ends) {
-	if mayHandOff && h.handOffLocked() {
-		return 0, false, nil
-	}
-	return h.endOneLocked()
 }
 
 // endOneLocked decrements the hold count, and ends the hold when the count reaches zero. It also returns the guards
@@ -397,9 +380,9 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 	return 0, last, h.guards.Take()
 }
 
-// observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before, or was not used.
-func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error, unused bool) {
-	if e.Observed && !unused && h.lossOf() == nil {
-		e.Events.Released(ctx, h.subject(), h.age(), left, err)
-	}
+// endsTold reports whether a release of h is told: the hold was, and was not lost.
+func (h *hold) endsTold() bool {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return h.IsTold() && h.loss == nil
 }

@@ -274,9 +274,8 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		s := e.retain("x")
-		assert.ErrorIs(t, s.releaseUnconfirmed(context.Background(), ownerCall{kind: newFakeLock(e.redis, "x"), owner: 1}, io.EOF), io.EOF)
-		s.release()
+		h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
+		assert.Zero(t, h.lowerUnconfirmed())
 		synctest.Wait()
 		e.assertFree()
 		assert.Zero(t, e.holds(), "holds that are left")
@@ -457,12 +456,11 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		ctx, l := context.Background(), newFakeLock(e.redis, "x")
 		e.lock(1)
 		h, _ := e.holdBy(l.Traits().ID, 1)
-		s := h.lockState
 		require.NoError(t, h.enterHold(e.waitOptionsFor(ctx))) // the first goroutine
 		next, err := h.enterHoldStep(e.waitOptionsFor(ctx))
 		require.NoError(t, err)
 		h.unlockHold()
-		require.Error(t, s.releaseUnconfirmed(ctx, ownerCall{kind: l, owner: 1}, send.ErrTimeUp))
+		require.Zero(t, h.lowerUnconfirmed())
 		require.Error(t, endTurn(next.waiter, nil, send.ErrTimeUp))
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())

@@ -13,11 +13,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// renewing has the functions of an engine that its watchdog calls.
-type renewing struct{ *Engine }
-
 // newWatchdog returns the watchdog of e.
-func (e renewing) newWatchdog() *lease.Watchdog {
+func (e *Engine) newWatchdog() *lease.Watchdog {
 	renew := e.renew
 	if e.Observed {
 		renew = e.observedRenew
@@ -36,7 +33,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 
 // renewGroup returns the group of a lease. Leases on different servers are in different groups, because they must not
 // wait for one another, and so are leases that need no request.
-func (e renewing) renewGroup(l *lease.Lease) string {
+func (e *Engine) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
 	if r.first.local() != nil {
 		return "in this process"
@@ -46,7 +43,7 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 
 // renew sets every lease to one watchdog timeout, counted from now. A lease with a limit gets no more than is left
 // until the limit.
-func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
+func (e *Engine) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers, asked := make([]lease.Renewal, len(leases)), make([]Renewal, len(leases))
 	for i, l := range leases {
 		if answers[i].Looked = !l.IsRenewable(); !answers[i].Looked {
@@ -65,7 +62,7 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 
 // renewed stores the answers of asked in answers, and notes how long the records last, and the requests that may still
 // run.
-func (e renewing) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal) {
+func (e *Engine) renewed(leases []*lease.Lease, answers []lease.Renewal, asked []Renewal) {
 	for i, r := range asked {
 		answers[i].Held, answers[i].Err = r.Held, r.Err
 		h := leases[i].Holder.(*record).first
@@ -92,7 +89,7 @@ func (s *lockState) endLocalWaits() {
 }
 
 // observedRenew is renew for an engine whose events are observed: it also reports the answers.
-func (e renewing) observedRenew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
+func (e *Engine) observedRenew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := e.renew(ctx, leases)
 	if ctx.Err() != nil {
 		return answers

@@ -35,10 +35,9 @@ type Report struct {
 	// agent releases all that it has, whatever its lease, so its lease need not be kept.
 	Kept bool
 
-	// GiveBack releases the lock as Engine.Release does, but for a caller that has not used it: MinHold does not apply, the
-	// lock is not handed off inside the process, and no event is reported. A hold that has ended since needs no release,
-	// and a later one of the owner is not touched. GiveBack is nil if the call has not acquired the lock, and when it was
-	// told.
+	// GiveBack releases the lock as Engine.Release does, but reports no event unless the hold ends, and was told by another
+	// call. A hold that has ended since needs no release, and a later one of the owner is not touched. GiveBack is nil if the
+	// call has not acquired the lock, and when it was told.
 	GiveBack func(ctx context.Context) error
 
 	// Extend gives the lock the lease of the call, or the watchdog timeout, as far as MaxHold allows. It returns ErrRenewed

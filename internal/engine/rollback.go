@@ -18,12 +18,9 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A rollbacker removes what requests of this process may have left in Redis.
-type rollbacker struct{ *Engine }
-
 // rollBack calls undo on another goroutine, so that a caller that has given up need not wait for it. done is closed when
 // the rollback has ended.
-func (e rollbacker) rollBack(ctx context.Context, t target, unknown int) (done <-chan struct{}) {
+func (e *Engine) rollBack(ctx context.Context, t target, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
@@ -42,7 +39,7 @@ const (
 // is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
 // given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
 // leases, and so are those of attempts that Redis has probably refused, too.
-func (e rollbacker) undo(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) {
+func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
 		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
@@ -65,7 +62,7 @@ func (e rollbacker) undo(ctx context.Context, kind contract.Record, a contract.A
 
 // mayLeaveUntil returns until when requests with field, which ask for this lease, may leave a record: those that have
 // run, and those that may still run.
-func (e rollbacker) mayLeaveUntil(field string, lease time.Duration) time.Time {
+func (e *Engine) mayLeaveUntil(field string, lease time.Duration) time.Time {
 	end := time.Now().Add(bounded(lease))
 	if e.late.MayAcquire(field) {
 		end = end.Add(late.Life)
@@ -75,7 +72,7 @@ func (e rollbacker) mayLeaveUntil(field string, lease time.Duration) time.Time {
 
 // pauseUndo sleeps for d, or until Redis has answered another request, if the last rollback has failed with why because
 // Redis did not answer. It returns an error if the engine is closed.
-func (e rollbacker) pauseUndo(d time.Duration, why error) error {
+func (e *Engine) pauseUndo(d time.Duration, why error) error {
 	silent := !send.Answered(why) && !send.OfHook(why)
 	for end := time.Now().Add(d); ; {
 		err := e.Pause(context.Background(), clearPause)
@@ -88,7 +85,7 @@ func (e rollbacker) pauseUndo(d time.Duration, why error) error {
 // rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
 // whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
 // if there is only one such try, it stops as soon as a rollback has found the hold.
-func (e rollbacker) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) error {
+func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) error {
 	return e.repeat(ctx, kind, a.Field, unknown, func(mayRun bool) send.Call {
 		mayRun = mayRun && a.HoldCount == 1
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
@@ -98,7 +95,7 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind contract.Record, a con
 
 // repeat sends the call that undoes what requests with field may have done, as rollBackOne does, which has unknown,
 // too. The call leaves a tombstone of field if mayRun is set.
-func (e rollbacker) repeat(
+func (e *Engine) repeat(
 	ctx context.Context,
 	kind contract.Record,
 	field string,
@@ -133,7 +130,7 @@ func (e rollbacker) repeat(
 // more, and MinHold does not keep what it has acquired, it releases the lock. A message that names another field is
 // forged, and must not release a hold that has it. The goroutine that reads the messages of Redis calls heardGrant, so
 // it does not block.
-func (e rollbacker) heardGrant(kind contract.Record, message string) {
+func (e *Engine) heardGrant(kind contract.Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
 	if !ok || !e.fields.mayWait(g.Field) {
 		return
@@ -148,19 +145,19 @@ func (e rollbacker) heardGrant(kind contract.Record, message string) {
 
 // rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
 // of the field in the line.
-func (e rollbacker) rollBackSoon(kind contract.Record, a contract.Attempt) {
+func (e *Engine) rollBackSoon(kind contract.Record, a contract.Attempt) {
 	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, 0) })
 }
 
 // callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number
 // of those whose outcome will be known later, and lost reports whether there are others.
-func (e rollbacker) callersLeft(t *target, orphans int, lost bool) {
+func (e *Engine) callersLeft(t *target, orphans int, lost bool) {
 	e.late.Left(t.Field, t.effect(), orphans, lost)
 }
 
 // heard notes the outcome of a try of the attempt t whose caller has left, which ended with err. It returns the call that
 // removes a tombstone which is no longer needed, if there is one.
-func (e rollbacker) heard(t *target, err error) (drop send.Call) {
+func (e *Engine) heard(t *target, err error) (drop send.Call) {
 	drop = e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
 	t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
 	return drop
@@ -168,7 +165,7 @@ func (e rollbacker) heard(t *target, err error) (drop send.Call) {
 
 // buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with
 // this field can run any more.
-func (e rollbacker) buried(kind contract.Record, field string) {
+func (e *Engine) buried(kind contract.Record, field string) {
 	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
 		e.workers.Spawn(func() { e.unbury(drop) })
 	}
@@ -176,7 +173,7 @@ func (e rollbacker) buried(kind contract.Record, field string) {
 
 // unbury makes the call that removes a tombstone, if there is one. It sends the request once: a tombstone that stays
 // because Redis does not answer costs other scripts hardly anything, and expires.
-func (e rollbacker) unbury(drop send.Call) {
+func (e *Engine) unbury(drop send.Call) {
 	if drop.Script == nil {
 		return
 	}

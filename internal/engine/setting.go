@@ -42,15 +42,15 @@ func (e *Engine) Set(ctx context.Context, kind contract.Record, call func(field 
 // asked notes what is known of the tries of x.
 func (x setting) asked(answer *send.Answer) {
 	x.late.Left(x.field, x.effect(), answer.Orphans, answer.Lost > 0)
-	switch undo := (rollbacker{x.Engine}); {
+	switch {
 	case answer.Err == nil:
-		undo.buried(x.kind, x.field)
+		x.buried(x.kind, x.field)
 	case x.late.MayAcquire(x.field):
-		undo.rollBackSoon(x.kind, contract.Attempt{Field: x.field, HoldCount: 1, Lease: x.WatchdogTimeout})
+		x.rollBackSoon(x.kind, contract.Attempt{Field: x.field, HoldCount: 1, Lease: x.WatchdogTimeout})
 	}
 }
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x setting) HandleOrphan(_ time.Time, _ any, err error) {
-	rollbacker{x.Engine}.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
+	x.Engine.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
 }

@@ -175,9 +175,9 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the call of 2 has begun before Close
 		e.HandoffWindow = time.Hour
 		e.shares(1)
-		e.eachName(func(s *lockState) { s.closed = true })
+		e.table.each(func(s *lockState) { s.closed = true })
 		e.sharesNot(2, Request{Wait: 0})
-		e.eachName(func(s *lockState) { s.closed = false })
+		e.table.each(func(s *lockState) { s.closed = false })
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the counterpart asks Redis itself

@@ -67,7 +67,8 @@ func (e *Engine) stopAcquiring() {
 // closeStates closes all lock states, and cancels their guards, those of agents only if all is set.
 func (e *Engine) closeStates(all bool) {
 	var guards []guard.Ends
-	for _, s := range e.table.close() {
+	e.table.close()
+	for _, s := range e.table.all() {
 		guards = append(guards, s.close(all)...)
 	}
 	each.Do(guards, func(ends guard.Ends) { ends.EndAll(send.ErrClosed) })
@@ -99,24 +100,17 @@ type stillHeld struct {
 
 // stillHeld returns the holds that are left, after stopAcquiring.
 func (e *Engine) stillHeld() (held stillHeld) {
-	for _, s := range e.table.close() {
-		s.addHeld(&held)
-	}
+	e.table.each(func(s *lockState) {
+		for h := range s.holds.all() {
+			if !h.Holds() {
+				continue
+			}
+			if held.count++; len(held.some) < mostLogged {
+				held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.owner.principal()))
+			}
+		}
+	})
 	return held
-}
-
-// addHeld adds the holds of s to held.
-func (s *lockState) addHeld(held *stillHeld) {
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if !h.Holds() {
-			continue
-		}
-		if held.count++; len(held.some) < mostLogged {
-			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Traits().Name), h.owner.principal()))
-		}
-	}
 }
 
 func (s *stillHeld) String() string {

@@ -66,7 +66,7 @@ func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
 	case !o.target.hold.tryQueueLocked():
 		return &effect{queue: o.target.hold}
 	case yields:
-		if d := (entrance{o.engine}).yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
+		if d := o.engine.yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
 			return &effect{pause: d}
 		}
 	}
@@ -137,13 +137,13 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	if res.Standing.LegacyHolder() {
 		r.leftovers.MayEnqueue()
 	}
-	wake, ready, _ := r.listen(in, res)
+	r.listen(res)
 	if r.aside { // the others of this process listen to the same channel
 		r.subscription.listeners[0].Only(isFor(in.Field))
 	}
-	delay, stop := r.nextPoll(in, res)
+	delay, stop := r.nextPoll(res)
 	defer stop()
-	err := r.sleepUntilFree(&r.waitOptions, in, wake, ready, delay)
+	err := r.sleepUntilFree(delay)
 	if err == nil || err == send.ErrTimeUp {
 		if granted, ok := r.granted(); ok {
 			r.span.ends(pathNotified)

@@ -531,7 +531,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	e, lock := &Engine{Config: Config{}}, newFakeLock(nil, "x")
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		e.noteStack(nil)
-		startSpan(e, context.Background(), lock, 1).finish(nil)
+		startSpan(e, context.Background(), lock, 1).finish(nil, nil)
 	}))
 }
 

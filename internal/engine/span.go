@@ -18,9 +18,7 @@ type span struct {
 	lock   Subject
 	began  time.Time
 	path   Path
-	count  int   // the hold count that the call has asked for; 0: the lock was handed off
-	hold   *hold // count: whose token is reported
-	token  int64 // of a hold that was handed off to the call
+	count  int // the hold count that the call has last asked for
 }
 
 // startSpan begins the span of a call of o for kind.
@@ -47,23 +45,15 @@ func (s *span) ends(path Path) {
 	}
 }
 
-// asked notes the last attempt of the call.
-func (s *span) asked(t *target) {
+// asks notes the hold count that the call asks for, or gets by a hand-off.
+func (s *span) asks(holdCount int) {
 	if s != nil {
-		s.count, s.hold = t.HoldCount, t.hold
+		s.count = holdCount
 	}
 }
 
-// handedOff notes the fencing token of a hold that was handed off to the call. If the call has made an attempt before,
-// it has begun again since.
-func (s *span) handedOff(token int64) {
-	if s != nil {
-		s.count, s.token = 0, token
-	}
-}
-
-// finish reports the outcome of the call.
-func (s *span) finish(err error) {
+// finish reports the outcome of the call, which has acquired h, or failed with err.
+func (s *span) finish(h *hold, err error) {
 	if s == nil {
 		return
 	}
@@ -73,10 +63,8 @@ func (s *span) finish(err error) {
 		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, nil)
 	case err != nil:
 		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, err)
-	case s.count == 0:
-		events.Acquired(s.ctx, s.lock, s.path, waited, 1, s.token)
 	default:
-		events.Acquired(s.ctx, s.lock, s.path, waited, s.count, s.hold.token)
+		events.Acquired(s.ctx, s.lock, s.path, waited, s.count, h.token)
 	}
 }
 
@@ -84,6 +72,6 @@ func (s *span) finish(err error) {
 // waits.
 func (s *span) drop(err error) {
 	if s != nil && s.path != pathImmediate {
-		s.finish(cmp.Or(err, send.ErrTimeUp))
+		s.finish(nil, cmp.Or(err, send.ErrTimeUp))
 	}
 }

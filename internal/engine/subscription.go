@@ -25,10 +25,9 @@ type subscription struct {
 	unconfirmed []*wake.Listener // those that were perhaps not subscribed yet when the last attempt was made
 }
 
-// watch listens to the channels that t has to wait for, and returns the Go channels to wait on: see awaited. begun
-// reports whether it has begun to listen to other channels than before. onChannel is set if the release is announced to
-// the caller on the channel of the lock only: see standing.
-func (s *subscription) watch(t target, onChannel bool) (wake, ready <-chan struct{}, begun bool) {
+// watch listens to the channels that t has to wait for. onChannel is set if the release is announced to the caller on the
+// channel of the lock only: see standing.
+func (s *subscription) watch(t target, onChannel bool) {
 	grants, releases := "", ""
 	if t.Delivery != "" && t.Delivery != contract.Barge {
 		grants = t.hold.commands().Grants(t.Attempt)
@@ -36,11 +35,9 @@ func (s *subscription) watch(t target, onChannel bool) (wake, ready <-chan struc
 	if grants == "" || onChannel {
 		releases = t.hold.commands().Channel(t.Attempt)
 	}
-	if begun = !slices.Equal(s.names, channelNames(grants, releases)); begun {
+	if !slices.Equal(s.names, channelNames(grants, releases)) {
 		s.change(t, grants, releases)
 	}
-	wake, ready = s.awaited()
-	return wake, ready, begun
 }
 
 // channelNames returns those of the two channels that are not "".
@@ -79,7 +76,7 @@ func (s *subscription) change(t target, grants, releases string) {
 // hearGrants makes l, which listens to the channel of grants, hear those of t.
 func hearGrants(l *wake.Listener, t target) {
 	kind, e := t.hold.commands(), t.hold.lockState.engine
-	l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
+	l.Hears(func(message string) { e.heardGrant(kind, message) })
 	if kind.Traits().Admission == contract.Uncoordinated {
 		l.Only(isFor(t.Field))
 	}

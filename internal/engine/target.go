@@ -19,8 +19,9 @@ import (
 type target struct {
 	hold *hold
 	contract.Attempt
-	cut  bool // the lease is as long as MaxHold allows: the watchdog will not renew it
-	kept bool // the lease that the owner has already stays as it is: see Report.Kept
+	cut   bool // the lease is as long as MaxHold allows: the watchdog will not renew it
+	kept  bool // the lease that the owner has already stays as it is: see Report.Kept
+	tells bool // the call tells at once that it has the lock, and not by a Report
 }
 
 // prepareLocked sets the attempt of t. It returns an error if the owner may make none: if its hold was lost, or would
@@ -38,7 +39,8 @@ func (t *target) prepareLocked(r *Request) error {
 		return l.TooMany
 	}
 	t.Attempt = contract.Attempt{Field: h.Field().ID, Lease: r.Lease, HoldCount: h.Count() + 1, Renewed: r.Lease == 0}
-	t.kept = r.Report != nil && h.owner.agent() == nil && !h.Asks() && !e.watchdog.Renews(&h.record.lease)
+	t.tells = r.Report == nil
+	t.kept = !t.tells && h.owner.agent() == nil && !h.Asks() && !e.watchdog.Renews(&h.record.lease)
 	switch {
 	case h.Asks():
 		t.NoWait = r.Wait == 0
@@ -52,7 +54,7 @@ func (t *target) prepareLocked(r *Request) error {
 		}
 		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
 	}
-	if r.Report != nil {
+	if !t.tells {
 		r.Report.Kept = t.kept
 	}
 	most := h.lock.Traits().Limits.Max
@@ -147,5 +149,8 @@ func (t *target) confirmLocked(res Answer) error {
 		return send.ErrClosed
 	}
 	t.acquiredLocked(res)
+	if t.tells {
+		t.hold.toldLocked()
+	}
 	return nil
 }

@@ -30,20 +30,16 @@ func (h *hold) doneLocked(held bool, err error) bool {
 	return false
 }
 
-// acquiredLocked makes h, whose claim was granted, hold the lock with the record r, from since on.
-func (h *hold) acquiredLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, h.Acquired(&h.Claim, r.first.Field()))
-}
-
-// handedLocked makes h, whose claim waits, hold the lock with the record r of another hold, from since on. Its caller is
-// about to run.
+// handedLocked makes h hold the lock with the record r of another hold, from since on. Its caller, which may wait, then
+// has not the owner mutex.
 func (h *hold) handedLocked(r *record, since time.Duration) {
-	h.joinLocked(r, since, h.Handed(&h.Claim, r.first.Field()))
+	h.acquiredLocked(r, since)
 	h.ownerQueue.Release()
 }
 
-func (h *hold) joinLocked(r *record, since time.Duration, err error) {
-	if !h.doneLocked(false, err) {
+// acquiredLocked makes h, whose claim was granted, hold the lock with the record r, from since on.
+func (h *hold) acquiredLocked(r *record, since time.Duration) {
+	if !h.doneLocked(false, h.Acquired(&h.Claim, r.first.Field())) {
 		return
 	}
 	h.since, h.record = since, r
@@ -71,9 +67,8 @@ func (h *hold) givesUpLocked() { h.doneLocked(false, h.GivesUp()) }
 // reenteredLocked notes that the owner of h has acquired the lock once more.
 func (h *hold) reenteredLocked() { h.doneLocked(true, h.Reentered()) }
 
-// runsLocked notes that the caller of h runs to which the lock was handed off. The hold may have ended, or may have been
-// lost, since.
-func (h *hold) runsLocked() { h.doneLocked(h.Holds(), h.Runs()) }
+// toldLocked notes that a call tells that it has h. The hold may have ended, or may have been lost, since it was acquired.
+func (h *hold) toldLocked() { h.doneLocked(false, h.Told()) }
 
 // lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
 func (h *hold) lostLocked(ranOut bool) { h.doneLocked(h.Holds(), h.Lost(ranOut)) }

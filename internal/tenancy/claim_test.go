@@ -65,10 +65,6 @@ func TestEventsOfAClaim(t *testing.T) {
 			func(c *Claim) error { return new(Hold).Acquired(c, new(Field)) },
 			[...]ClaimState{Granted, impossible, impossible, impossible, impossible},
 		},
-		"handed": {
-			func(c *Claim) error { return new(Hold).Handed(c, new(Field)) },
-			[...]ClaimState{Granted, impossible, impossible, impossible, impossible},
-		},
 		"given up": {
 			(*Claim).GivesUp,
 			[...]ClaimState{GivenUp, impossible, GivenUp, impossible, impossible},

@@ -40,20 +40,13 @@ func impossible(what string) bool {
 type Field struct {
 	ID string
 
-	users   int32
-	clears  int16
-	marks   marks
-	passed  uint8
-	expires time.Duration
+	users  int32
+	clears int16
+	passed uint8
+
+	unwanted bool // see Unwant
+	expires  time.Duration
 }
-
-// marks of a field.
-type marks uint8
-
-const (
-	unwanted marks = 1 << iota // see Unwant
-	kept                       // see Keep
-)
 
 // Use adds a user: a hold that has the lock with the field, a hold that is about to adopt it, or a reader that is being
 // split off.
@@ -80,21 +73,10 @@ func (f *Field) Expires() time.Duration { return f.expires }
 
 // Unwant notes that no hold of this process relies on the field any more: what is left of it in Redis, or what a request
 // makes of it, is deleted.
-func (f *Field) Unwant() { f.marks |= unwanted }
+func (f *Field) Unwant() { f.unwanted = true }
 
 // IsUnwanted reports whether Unwant was called.
-func (f *Field) IsUnwanted() bool { return f.marks&unwanted != 0 }
-
-// Keep notes that the record of the field stays in Redis for some time after its last user has left, because of MinHold.
-// Until EndKeep, the call that keeps it also deletes what requests that run late make of it, and no other call may delete
-// it.
-func (f *Field) Keep() { f.marks |= kept }
-
-// EndKeep notes that the record of the field is deleted now, and so is what a request makes of it that runs later.
-func (f *Field) EndKeep() { f.marks &^= kept }
-
-// IsKept reports whether Keep was called, and EndKeep was not called since.
-func (f *Field) IsKept() bool { return f.marks&kept != 0 }
+func (f *Field) IsUnwanted() bool { return f.unwanted }
 
 // BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.
 func (f *Field) BeginClear() { f.clears++ }

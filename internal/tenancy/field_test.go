@@ -129,18 +129,3 @@ func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
 	}
 }
-
-// A mark stays until it is ended, and is no other one.
-func TestMarksOfAFieldStay(t *testing.T) {
-	var f Field
-	assert.False(t, f.IsKept())
-	f.Keep()
-	assert.True(t, f.IsKept())
-	assert.False(t, f.IsUnwanted())
-	f.Unwant()
-	assert.True(t, f.IsKept())
-	assert.True(t, f.IsUnwanted())
-	f.EndKeep()
-	assert.False(t, f.IsKept())
-	assert.True(t, f.IsUnwanted())
-}

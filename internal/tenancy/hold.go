@@ -2,11 +2,13 @@ package tenancy
 
 // Holds: what one owner has of one lock, from when its claim was granted.
 //
-//	None ──── acquired ──► Holding
-//	None ──── handed ────► Handed ── runs ──► Holding
-//	Handed, Holding ────── lost ────────────► Lost; Expired, if the lease was explicit, and has run out
-//	Lost, Expired ──────── reported ────────► LossReported
-//	any but None ───────── ended ───────────► Ended
+//	None ────────── acquired ──► Holding
+//	Holding ─────── lost ──────► Lost; Expired, if the lease was explicit, and has run out
+//	Lost, Expired ─ reported ──► LossReported
+//	any but None ── ended ─────► Ended
+//
+// Beside its state, a hold is told or not: a call tells the Observer, and returns to its owner, that it has the hold. As
+// long as it is not told, nobody relies on it: its end is no event, and MinHold does not apply.
 //
 // Rules: each method that changes a hold is one event. A hold is a user of its field while it holds the lock: the events
 // begin and end the use. The hold count is 1 when the lock was acquired, and 0 when the hold has ended. An event that is
@@ -26,7 +28,6 @@ type State uint8
 
 const (
 	None         State = iota // its claim was not granted
-	Handed                    // acquired by a hand-off, or by sharing a record, and its caller has not run since
 	Holding                   // acquired
 	Lost                      // lost, and its owner does not know yet
 	Expired                   // lost because its explicit lease has expired: it needs no Unlock
@@ -36,8 +37,7 @@ const (
 
 // possible has the states that may follow each state.
 var possible = [...][]State{
-	None:         {Handed, Holding},
-	Handed:       {Holding, Lost, Expired, Ended},
+	None:         {Holding},
 	Holding:      {Lost, Expired, Ended},
 	Lost:         {LossReported, Ended},
 	Expired:      {LossReported, Ended},
@@ -46,21 +46,21 @@ var possible = [...][]State{
 }
 
 func (s State) String() string {
-	return [...]string{"not there yet", "handed", "holding", "lost", "expired", "lost and reported", "over"}[s]
+	return [...]string{"not there yet", "holding", "lost", "expired", "lost and reported", "over"}[s]
 }
-
-// holds reports whether the owner holds the lock.
-func (s State) holds() bool { return s == Handed || s == Holding }
 
 // A Hold is what one owner has of one lock. The zero value is that of a claim that was not granted.
 type Hold struct {
 	field *Field
 	count int32
 	state State
+	told  bool
 }
 
-// Over returns a claim and its hold, which has ended with the field f.
-func Over(f *Field) (Claim, Hold) { return Claim{state: Granted}, Hold{field: f, state: Ended} }
+// Over returns a claim and its hold, which was told, and has ended with the field f.
+func Over(f *Field) (Claim, Hold) {
+	return Claim{state: Granted}, Hold{field: f, state: Ended, told: true}
+}
 
 // State returns the state of the hold.
 func (h *Hold) State() State { return h.state }
@@ -78,7 +78,7 @@ func (h *Hold) FieldOf(c *Claim) *Field {
 }
 
 // Holds reports whether the owner holds the lock.
-func (h *Hold) Holds() bool { return h.state.holds() }
+func (h *Hold) Holds() bool { return h.state == Holding }
 
 // IsLost reports whether the hold was lost, and not released since.
 func (h *Hold) IsLost() bool { return h.state >= Lost && h.state <= LossReported }
@@ -102,34 +102,28 @@ func (h *Hold) impossible(event string) error {
 }
 
 // Acquired makes the owner hold the lock, which the claim c was granted, with the field f.
-func (h *Hold) Acquired(c *Claim, f *Field) error { return h.begins(c, f, Holding) }
-
-// Handed makes the owner hold the lock, which the claim c has waited for, with the field f of another hold. Its caller
-// is about to run.
-func (h *Hold) Handed(c *Claim, f *Field) error { return h.begins(c, f, Handed) }
-
-func (h *Hold) begins(c *Claim, f *Field, next State) error {
+func (h *Hold) Acquired(c *Claim, f *Field) error {
 	if h.state != None {
 		return h.impossible("was granted")
 	}
 	err := c.granted(f)
 	if err == nil {
-		h.state, h.field, h.count = next, f, 1
+		h.state, h.field, h.count = Holding, f, 1
 	}
 	return err
 }
 
-// Runs notes that the caller runs to which the lock was handed off. The hold may have ended, or may have been lost,
-// since.
-func (h *Hold) Runs() error {
-	switch h.state {
-	case None:
-		return h.impossible("runs")
-	case Handed:
-		return h.becomes(Holding)
+// Told notes that a call tells that it has the hold. It may have ended, or may have been lost, since it was acquired.
+func (h *Hold) Told() error {
+	if h.state == None {
+		return h.impossible("was told")
 	}
+	h.told = true
 	return nil
 }
+
+// IsTold reports whether Told was called.
+func (h *Hold) IsTold() bool { return h.told }
 
 // Reentered increments the hold count of a hold that was acquired once more.
 func (h *Hold) Reentered() error {

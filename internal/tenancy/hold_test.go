@@ -10,7 +10,6 @@ import (
 func TestHoldStates(t *testing.T) {
 	all := map[State]struct{ holds, isLost bool }{
 		None:         {},
-		Handed:       {holds: true},
 		Holding:      {holds: true},
 		Lost:         {isLost: true},
 		Expired:      {isLost: true},
@@ -49,35 +48,31 @@ func TestEventsOfAHold(t *testing.T) {
 	}{
 		"acquired": {
 			func(h *Hold) error { return h.Acquired(new(Claim), new(Field)) },
-			[...]State{Holding, impossible, impossible, impossible, impossible, impossible, impossible},
+			[...]State{Holding, impossible, impossible, impossible, impossible, impossible},
 		},
-		"handed": {
-			func(h *Hold) error { return h.Handed(new(Claim), new(Field)) },
-			[...]State{Handed, impossible, impossible, impossible, impossible, impossible, impossible},
-		},
-		"runs": {
-			(*Hold).Runs,
-			[...]State{impossible, Holding, Holding, Lost, Expired, LossReported, Ended},
+		"told": {
+			(*Hold).Told,
+			[...]State{impossible, Holding, Lost, Expired, LossReported, Ended},
 		},
 		"reentered": {
 			(*Hold).Reentered,
-			[...]State{impossible, Handed, Holding, impossible, impossible, impossible, impossible},
+			[...]State{impossible, Holding, impossible, impossible, impossible, impossible},
 		},
 		"lost": {
 			func(h *Hold) error { return h.Lost(false) },
-			[...]State{impossible, Lost, Lost, impossible, impossible, impossible, impossible},
+			[...]State{impossible, Lost, impossible, impossible, impossible, impossible},
 		},
 		"ran out": {
 			func(h *Hold) error { return h.Lost(true) },
-			[...]State{impossible, Expired, Expired, impossible, impossible, impossible, impossible},
+			[...]State{impossible, Expired, impossible, impossible, impossible, impossible},
 		},
 		"reported": {
 			(*Hold).Reported,
-			[...]State{None, Handed, Holding, LossReported, LossReported, LossReported, Ended},
+			[...]State{None, Holding, LossReported, LossReported, LossReported, Ended},
 		},
 		"ended": {
 			(*Hold).Ended,
-			[...]State{impossible, Ended, Ended, Ended, Ended, Ended, impossible},
+			[...]State{impossible, Ended, Ended, Ended, Ended, impossible},
 		},
 	}
 	for name, event := range events {
@@ -113,11 +108,10 @@ func TestHoldsUseTheirFieldWhileTheyNeedIt(t *testing.T) {
 	}
 	events := []func(o *owner, f *Field) error{
 		func(o *owner, f *Field) error { return o.hold.Acquired(&o.Claim, f) },
-		func(o *owner, f *Field) error { return o.hold.Handed(&o.Claim, f) },
 		func(o *owner, f *Field) error { return o.Adopts(f) },
 		func(o *owner, _ *Field) error { return o.Runs() },
 		func(o *owner, _ *Field) error { return o.GivesUp() },
-		func(o *owner, _ *Field) error { return o.hold.Runs() },
+		func(o *owner, _ *Field) error { return o.hold.Told() },
 		func(o *owner, _ *Field) error { return o.hold.Lost(true) },
 		func(o *owner, _ *Field) error { return o.hold.Ended() },
 	}

@@ -81,33 +81,52 @@ func TestLockIsReleasedIfTheObserverEndsTheGoroutine(t *testing.T) {
 	}
 }
 
-// A leaving is a Locker whose Guard ends the goroutine.
-type leaving struct{ Locker }
-
-func (leaving) Guard(context.Context) (context.Context, error) {
-	runtime.Goexit()
-	return nil, nil
+// An Observer ends the goroutine on which a RedLock asks a node, when the node has granted the lock: nothing of that grant
+// is left after Unlock.
+func TestRedLockReleasesANodeThatEndsTheGoroutine(t *testing.T) {
+	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+		ctx := ContextWithOwner(context.Background())
+		o := new(exiting)
+		clients, _, locks := nodes(v, WithObserver(o))
+		o.left.Store(1)
+		l := clients[0].NewRedLock(locks...)
+		require.NoError(v, l.Lock(ctx))
+		require.NoError(v, l.Unlock(ctx))
+		time.Sleep(2 * time.Minute)
+		assert.Zero(v, has(v, "l"), "nodes that are held")
+	})
 }
 
-// Code of the user ends the goroutine on which a RedLock asks a node, when the node has granted the lock: nothing of that
-// grant is left after Unlock.
-func TestRedLockReleasesANodeThatEndsTheGoroutine(t *testing.T) {
-	for name, fault := range map[string]func(o *exiting, locks []Locker){
-		"an Observer": func(o *exiting, _ []Locker) { o.left.Store(1) },
-		"a Guard":     func(_ *exiting, locks []Locker) { locks[1] = leaving{locks[1]} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
-				o := new(exiting)
-				clients, _, locks := nodes(v, WithObserver(o))
-				fault(o, locks)
-				l := clients[0].NewRedLock(locks...)
-				require.NoError(v, l.Lock(ctx))
-				require.NoError(v, l.Unlock(ctx))
-				time.Sleep(2 * time.Minute)
-				assert.Zero(v, has(v, "l"), "nodes that are held")
-			})
+// A watching is a Locker whose guards are contexts of the user.
+type watching struct {
+	Locker
+	faulty
+}
+
+func (w watching) Guard(ctx context.Context) (_ context.Context, err error) {
+	w.count()
+	w.Context, err = w.Locker.Guard(ctx)
+	return w.faulty, err
+}
+
+// The Guard of a node, or the context that it returns, ends the goroutine at any of its calls: nothing is left.
+func TestRedLockWithAFaultyGuard(t *testing.T) {
+	for at, calls := int64(1), int64(1); at <= calls+1; at++ {
+		locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
+			ctx := ContextWithOwner(context.Background())
+			clients, _, locks := nodes(v)
+			f := faulty{calls: new(atomic.Int64), at: at, end: runtime.Goexit}
+			locks[1] = watching{locks[1], f}
+			l, ended := clients[0].NewRedLock(locks...), make(chan struct{})
+			go func() {
+				defer close(ended)
+				assert.NoError(v, l.Lock(ctx))
+				assert.NoError(v, l.Unlock(ctx))
+			}()
+			<-ended
+			calls = f.calls.Load()
+			time.Sleep(2 * time.Minute)
+			assert.Zero(v, has(v, "l"), "nodes that are held after the call %d of %d", at, calls)
 		})
 	}
 }

@@ -248,14 +248,16 @@ func TestMultiLockLeavesNothingIfTheUserEndsTheCall(t *testing.T) {
 	}
 }
 
-// A MultiLock that has lost a lock gives back that hold, and not a later one of another goroutine of its owner.
+// A MultiLock that has lost a lock, of which it has not told, tells of no loss. It gives back that hold, and not a later one
+// of another goroutine of its owner.
 func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
 	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 				ctx := context.Background()
+				r := &locktest.Recorder{}
 				other, _ := v.Client(0)
-				c, _ := v.Client(0)
+				c, _ := v.Client(0, WithObserver(r))
 				busy, x := other.NewLock("y"), c.NewLock("x")
 				require.NoError(v, busy.Lock(ctx))
 				owner := ContextWithOwner(ctx)
@@ -268,6 +270,9 @@ func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
 				_, err := other.NewLock("x").ForceUnlock(ctx)
 				require.NoError(v, err)
 				time.Sleep(time.Second)
+				if events := r.Take(); assert.Len(v, events, 1) {
+					assert.IsType(v, WaitingEvent{}, events[0])
+				}
 				require.ErrorIs(v, x.Lock(owner), ErrLockLost)
 				require.NoError(v, x.Lock(owner))
 				guarded, err := x.Guard(owner)

@@ -104,9 +104,9 @@ var Code = []Mistake{
 		Omits: "The release of a hold that was lost returns an error.",
 		Changes: []Change{{
 			`case r.loss != nil: // the record may still have been there
-		return r.loss`,
+		return nil, 0, r.loss`,
 			`case r.loss != nil: // the record may still have been there
-		return nil`,
+		return nil, 0, nil`,
 		}},
 	},
 	{
@@ -126,10 +126,8 @@ var Code = []Mistake{
 		Name: "handedOffAndReleased", File: "internal/engine/release.go",
 		Omits: "A hold that was handed off is not released in Redis.",
 		Changes: []Change{{
-			`if mayHandOff && h.handOffLocked() {
-		return 0, false`,
-			`if mayHandOff && h.handOffLocked() {
-		return 0, true`,
+			"if g.lowered, g.done = true, h.handOffLocked(); g.done {",
+			"if g.lowered = true; h.handOffLocked() {",
 		}},
 	},
 	{
@@ -155,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := rollbacker{a.engine}.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -173,7 +171,7 @@ var Code = []Mistake{
 	{
 		Name: "lateAnswerIsKept", File: "internal/engine/orphans.go",
 		Omits:   "A late answer to a call that has left is rolled back.",
-		Changes: []Change{{"rollbacker{a.engine}.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
+		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
 	},
 	{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",

@@ -1,0 +1,52 @@
+//go:build go1.25
+
+package virtual
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A slowStop is a context of the user that takes a second to end the guards of an Unlock.
+type slowStop struct{ context.Context }
+
+func (slowStop) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (slowStop) AfterFunc(func()) (stop func() bool) {
+	return func() bool {
+		time.Sleep(time.Second)
+		return true
+	}
+}
+
+// The answer to another try of the attempt comes while Unlock ends the guards, so that MinHold does not keep the record
+// yet.
+func TestLateAnswerBeforeTheReleaseLeavesMinHold(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		ctx := context.Background()
+		c, link := v.Client(0)
+		d, _ := v.Client(0)
+		start, l, other := time.Now(), c.NewLock("l", MinHold(10*time.Second)), d.NewLock("l")
+		link.Set(func(c *bubble.Conditions) { c.Delayed, c.Late = 1, 3*time.Second })
+		time.AfterFunc(time.Second/2, func() { link.Set(func(c *bubble.Conditions) { c.Delayed = 0 }) })
+		require.NoError(v, l.Lock(ctx))
+		time.Sleep(time.Until(start.Add(5 * time.Second / 2)))
+		_, err := l.Guard(slowStop{ctx})
+		require.NoError(v, err)
+		require.NoError(v, l.Unlock(ctx))
+		for _, free := range []bool{false, true} {
+			time.Sleep(5 * time.Second)
+			ok, err := other.TryLock(ctx, 0, 0)
+			assert.NoError(v, err)
+			assert.Equal(v, free, ok, time.Since(start))
+		}
+		require.NoError(v, other.Unlock(ctx))
+	})
+}
