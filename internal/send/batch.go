@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -49,6 +50,7 @@ type batches struct {
 	beside int           // besideFrom or besideOthers
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
+	heard  atomic.Int64  // when the server answered the last call, in ns since Sender.began
 	spare  sync.Pool     // of *batchedCall
 	empty  sync.Pool     // of *batch
 
@@ -66,15 +68,14 @@ func newBatches(s *Sender) *batches {
 	if s.config.Home != nil {
 		b.beside = besideOthers
 	}
+	b.heard.Store(int64(never))
 	return b
 }
 
 // BatchAll has every call go out in a batch that may, however few are under way. It is for tests, and called before
 // the first call.
 func (s *Sender) BatchAll() {
-	if s.batches != nil {
-		s.batches.from = 0
-	}
+	s.batches.from = 0
 }
 
 // A batchedCall is a call that goes out with others.
@@ -141,7 +142,7 @@ const (
 // sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
 // has to go out by itself. The error is the reason why the caller leaves.
 func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent bool) {
-	b := r.batchesOf(&r.req.Call)
+	b := r.batchesOf(r.req.key())
 	if b == nil {
 		return outcome{}, nil, false
 	}
@@ -166,7 +167,7 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 		o, why = c.outcome, nil
 		b.free(c)
 		o.value, o.err = checkAnswer(o.value, o.err)
-		r.recordAnswer(o.sent, o.err)
+		r.recordAnswer(&r.req, o.sent, o.err)
 		r.recordHealth(o.err)
 	case abandoned:
 		r.handed++
@@ -353,7 +354,7 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 		c.done <- struct{}{} // has room
 	}
 	for _, c := range orphans {
-		b.sender.recordAnswer(c.sent, c.err)
+		b.sender.recordAnswer(&Request{Call: c.call}, c.sent, c.err)
 		b.sender.recordHealth(c.err)
 		if c.handler != nil {
 			b.sender.config.Spawn(func() { c.orphaned(c.handler) })
