@@ -94,8 +94,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		synced:          o.synced,
 	}
 	config := c.config(uuid.NewString(), o)
-	finite := send.NewFinite(rdb)
-	if finite != nil {
+	if finite := send.NewFinite(rdb); finite != nil {
 		in.rdb = finite
 	}
 	in.servers = serversOf(in.rdb)
@@ -111,25 +110,15 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if s, ok := config.Servers.(*shards); ok {
 		sending.Home = s.home
 	}
-	// A type that embeds one of these is left alone. Its Process may do more, which a pipeline does not call. It may
-	// repeat a request, which then takes longer than its bound, or ask another server after an error of a bounded one.
-	var prompt *send.Prompt
+	// The Process of a type that embeds one of these may do more, which a pipeline does not call.
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:
-		if sending.Batch = o.synced.Replicas == 0; sending.Batch {
-			prompt = send.NewPrompt(rdb, in.rdb)
-		}
+		sending.Batch = o.synced.Replicas == 0
 	}
-	if prompt != nil {
-		sending.Transport, sending.Bounded = prompt, prompt
+	if timed := send.NewTimed(rdb); timed != nil && o.synced.Replicas == 0 {
+		sending.Bounded, sending.MinIdle, sending.Fresh = timed, timed.MinIdle, timed.Fresh
 	}
 	in.engine = engine.New(config, sending)
-	if prompt != nil {
-		prompt.Spawn = in.engine.Spawn
-	}
-	if finite != nil {
-		finite.Spawn = in.engine.Spawn
-	}
 	return c, nil
 }
 
@@ -242,7 +231,7 @@ func (c *Client) key(name string) string {
 }
 
 // promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
-// before that. It is for requests that are not bounded: see send.Prompt.
+// before that. It is for requests that are not bounded: see send.Timed.
 func promptness(rdb redis.UniversalClient) time.Duration {
 	switch rdb.(type) {
 	case *redis.Client, *redis.ClusterClient:

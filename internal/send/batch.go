@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -40,6 +41,7 @@ type batches struct {
 	from   int64         // batchFrom
 	pause  time.Duration // senderPause
 	limit  limit         // batchWait
+	heard  atomic.Int64  // when the server answered the last call, in ns since Sender.began
 
 	mu       sync.Mutex // guards below, and the batches
 	queue    []*batch   // those that were not taken yet, all but the last one with maxBatch calls
@@ -52,15 +54,15 @@ type batches struct {
 }
 
 func newBatches(s *Sender) *batches {
-	return &batches{sender: s, from: batchFrom, pause: senderPause, limit: limit{d: batchWait}}
+	b := &batches{sender: s, from: batchFrom, pause: senderPause, limit: limit{d: batchWait}}
+	b.heard.Store(int64(never))
+	return b
 }
 
 // BatchAll has every call go out in a batch that may, however few are under way. It is for tests, and called before
 // the first call.
 func (s *Sender) BatchAll() {
-	if s.batches != nil {
-		s.batches.from = 0
-	}
+	s.batches.from = 0
 }
 
 // A batch is calls that are sent together. Nothing changes after it has ended.
@@ -94,7 +96,7 @@ type batchedCall struct {
 // sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
 // has to go out by itself. The error is the reason why the caller leaves.
 func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent bool) {
-	b := r.batchesOf(&r.req.Call)
+	b := r.batchesOf(r.req.key())
 	if b == nil {
 		return outcome{}, nil, false
 	}
@@ -109,7 +111,7 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	case answered:
 		o = in.calls[i].outcome
 		o.value, o.err = checkAnswer(o.value, o.err)
-		r.recordAnswer(o.sent, o.err)
+		r.recordAnswer(b, o.sent, o.err)
 		r.recordHealth(o.err)
 		return o, nil, true
 	}
@@ -295,7 +297,7 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 	b.end(one, unanswered)
 	for i := range one.calls {
 		if c := &one.calls[i]; c.abandoned { // by now no other one will be
-			b.sender.recordAnswer(c.sent, c.err)
+			b.sender.recordAnswer(b, c.sent, c.err)
 			b.sender.recordHealth(c.err)
 			if c.handler != nil {
 				b.sender.config.Spawn(func() { c.orphaned(c.handler) })

@@ -44,50 +44,6 @@ func IsRing(rdb redis.UniversalClient) bool {
 	return is
 }
 
-// inside returns the *redis.Client or the *redis.ClusterClient that rdb is or embeds. Both are nil if there is none, or
-// if it is not the one whose options rdb returns. Unlike the methods of rdb, which the user may have replaced one by
-// one, those of the client that inside returns belong together.
-func inside(rdb redis.UniversalClient) (one *redis.Client, cluster *redis.ClusterClient) {
-	single, many := OptionsOf(rdb)
-	if single == nil && many == nil {
-		return nil, nil
-	}
-	walk(reflect.ValueOf(rdb), func(v any) {
-		switch v := v.(type) {
-		case *redis.Client:
-			if v != nil && single != nil && v.Options() == single {
-				one = v
-			}
-		case *redis.ClusterClient:
-			if v != nil && many != nil && v.Options() == many {
-				cluster = v
-			}
-		}
-	})
-	return one, cluster
-}
-
-// walk calls visit for v, and for all that it embeds.
-func walk(v reflect.Value, visit func(any)) {
-	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
-		if v.IsNil() {
-			return
-		}
-		if v.CanInterface() {
-			visit(v.Interface())
-		}
-		v = v.Elem()
-	}
-	if v.Kind() != reflect.Struct || v.Type().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath() {
-		return
-	}
-	for i := range v.NumField() {
-		if v.Type().Field(i).Anonymous {
-			walk(v.Field(i), visit)
-		}
-	}
-}
-
 // embedded returns the Redis client that rdb embeds as an interface, whose other methods rdb does not have. If rdb
 // embeds none, embedded returns rdb, and if it is nil, or a nil pointer, nil.
 func embedded(rdb redis.UniversalClient) redis.UniversalClient {

@@ -117,12 +117,12 @@ func TestAnswerTellsOfAllTries(t *testing.T) {
 				c.Transport, c.Batch, c.Idle = m, m.n(2) == 0, func(string) int { return 1 }
 				switch m.n(3) {
 				case 0:
-					c.Bounded = m
+					c.Bounded, c.Fresh = m, heardTime
 				case 1:
 					c.OnCallerTime = ResendTime
 				}
 			})
-			b.speed.d.Store(int64(leastSpeed)) // so that calls are bounded
+			b.isFast()
 			if m.n(2) == 0 {
 				b.BatchAll()
 			}

@@ -71,15 +71,9 @@ func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
 	return answer, explained(c, err)
 }
 
-// A command is a command of this package.
-type command interface {
-	redis.Cmder
-	Result() (any, error)
-}
-
 // process runs cmd, and returns its result, which go-redis stores in cmd. The Process of a type of the user may return
 // an error and leave cmd as it is.
-func process(ctx context.Context, rdb processor, cmd command) (answer any, err error) {
+func process(ctx context.Context, rdb processor, cmd onceCmd) (answer any, err error) {
 	failed := rdb.Process(ctx, cmd)
 	answer, err = cmd.Result()
 	if answer == nil && err == nil {

@@ -155,3 +155,18 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 		assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections")
 	}
 }
+
+// A bounded call rests on the way in which go-redis makes up the read timeout of a command: see Timed.
+func TestBoundIsTheReadTimeoutOfTheCommand(t *testing.T) {
+	t.Parallel()
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	p.On(testredis.Command("evalsha"), testredis.StallReply).Times(testredis.Always)
+	ctx := context.Background()
+	timed := NewTimed(p.Client(func(o *redis.Options) { o.ReadTimeout = time.Hour }))
+	testredis.Await(t, "a call ends with its bound", rideOut, func() bool {
+		began := time.Now()
+		_, err, sent := timed.RunBounded(ctx, began, Call{Script: echoing, Keys: []string{"a"}})
+		took := time.Since(began)
+		return sent && timedOut(err) && took >= boundedTime && took < 2*boundedTime
+	})
+}

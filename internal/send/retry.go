@@ -223,7 +223,7 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 // hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are
 // other idle connections, and counts such tries.
 func (r *retry) hadEnded(err error) bool {
-	if !ended(err) || r.req.Long || r.ended == maxEnded || !r.hasIdle(&r.req) {
+	if !ended(err) || r.req.Long || r.ended == maxEnded || r.idleConns(&r.req) == 0 {
 		return false
 	}
 	r.ended++

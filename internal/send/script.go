@@ -73,6 +73,14 @@ func (c *Call) words() int { return 3 + len(c.Keys) + len(c.Args) }
 
 // commandIn is command with memory for the command, and for its words.
 func (c *Call) commandIn(cmd *redis.Cmd, args []any, ctx context.Context, whole bool) onceCmd {
+	*cmd = *redis.NewCmd(ctx, c.appendTo(args, whole)...)
+	cmd.SetFirstKeyPos(3)
+	cmd.SetStepCount(1) // go-redis would ask a Cluster for it
+	return onceCmd{cmd}
+}
+
+// appendTo appends the words of the command to args.
+func (c *Call) appendTo(args []any, whole bool) []any {
 	if whole {
 		args = append(args, "eval", c.Script.source)
 	} else {
@@ -86,10 +94,7 @@ func (c *Call) commandIn(cmd *redis.Cmd, args []any, ctx context.Context, whole 
 			args = append(args, key)
 		}
 	}
-	*cmd = *redis.NewCmd(ctx, append(args, c.Args...)...)
-	cmd.SetFirstKeyPos(3)
-	cmd.SetStepCount(1) // go-redis would ask a Cluster for it
-	return onceCmd{cmd}
+	return append(args, c.Args...)
 }
 
 // A onceCmd is a command that go-redis sends once, whatever its result is. On a Cluster go-redis still follows

@@ -10,7 +10,7 @@
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
 //     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
 //     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
-//     every first try, whatever the read timeout of the Redis client is (prompt.go). Otherwise the read timeout has to
+//     every first try, whatever the read timeout of the Redis client is (timed.go). Otherwise the read timeout has to
 //     be as short as ResendTime.
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
@@ -48,6 +48,10 @@ type Config struct {
 	// behind a proxy, a connection may have been closed, which is noticed only when it is used. Like Home it is not
 	// called before a call was answered if there are several servers.
 	Idle func(key string) int
+	// MinIdle is how many idle connections may be such that no request has used yet.
+	MinIdle int
+	// Fresh is how long after an answer of a server calls to it are bounded: go-redis may use the connection again.
+	Fresh time.Duration
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
@@ -60,10 +64,18 @@ type Config struct {
 	Log     *slog.Logger
 }
 
+const (
+	heardTime   = time.Second      // Config.Fresh at most
+	idleTime    = time.Millisecond // how long the connection of an answer counts as idle
+	maxLate     = 3                // bounded calls, one after the other, that end much too late
+	unboundTime = time.Minute      // without bounded calls after that
+	never       = -heardTime       // for batches.heard
+)
+
 // A Sender sends the requests of one Client.
 type Sender struct {
 	config  Config
-	batches *batches // nil: every request is sent by itself
+	batches *batches // of the only server
 	homes   sync.Map // server -> *batches, if there are several servers
 
 	began time.Time
@@ -74,17 +86,19 @@ type Sender struct {
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
-	idleUntil atomic.Int64 // until when a connection to the only server counts as idle, in ns since began
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
+
+	// Of the bounded calls that ended much later than they should, one after the other:
+	late       atomic.Int32
+	lateUntil  atomic.Int64 // when the last one ended, in ns since began
+	unboundFor atomic.Int64 // until when no call is bounded, because there were too many
 }
 
 // New returns a Sender.
 func New(c Config) *Sender {
 	s := &Sender{config: c, began: time.Now(), limit: limit{d: ResendTime}}
-	if c.Batch {
-		s.batches = newBatches(s)
-	}
+	s.batches = newBatches(s)
 	return s
 }
 
@@ -94,11 +108,11 @@ func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
 // Mutexes returns all mutexes of s by name, for tests which check that the user's code never runs while one is held.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
-	if b := s.batches; b != nil {
+	if b := s.batches; s.config.Batch {
 		all["batches"], all["limit of batches"] = &b.mu, &b.limit.mu
 	}
-	if p, ok := s.config.Bounded.(*Prompt); ok {
-		all["limit of bounded calls"] = &p.limit.mu
+	if t, ok := s.config.Bounded.(*Timed); ok {
+		all["limit of bounded calls"] = &t.limit.mu
 	}
 	s.homes.Range(func(home, b any) bool {
 		all["batches of "+home.(string)] = &b.(*batches).mu
@@ -268,7 +282,7 @@ func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
 	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
-	s.recordAnswer(now, err)
+	s.recordAnswer(s.batchesOf(r.key()), now, err)
 	s.recordOutcome(err)
 	return value, err
 }
@@ -301,45 +315,62 @@ func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err 
 		return err
 	})
 	if sent {
-		s.recordAnswer(now, err)
+		s.recordAnswer(s.batchesOf(r.key()), now, err)
 		s.recordOutcome(err)
+		s.noteLate(now, err)
 	}
 	return value, err, sent
 }
 
+// noteLate records whether a bounded call that has ended with err was ended in time. If go-redis bounds calls in another
+// way than relock expects, each of them is late. But calls that were under way at the same time are late together if the
+// process was stopped for a while.
+func (s *Sender) noteLate(began time.Time, err error) {
+	if !timedOut(err) {
+		return
+	}
+	if time.Since(began) <= 2*s.config.Bounded.Bound() {
+		s.late.Store(0)
+		return
+	}
+	now, last := int64(time.Since(s.began)), s.lateUntil.Load()
+	if int64(began.Sub(s.began)) < last || !s.lateUntil.CompareAndSwap(last, now) || s.late.Add(1) < maxLate {
+		return
+	}
+	s.late.Store(0)
+	s.unboundFor.Store(now + int64(unboundTime))
+	s.config.Log.Warn("relock: requests to Redis end too late: for a while they get goroutines of their own",
+		"took", time.Since(began), "bound", s.config.Bounded.Bound())
+}
+
 // mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in
-// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster, and there
-// must be a connection. The caller must have the time: a caller whose context is canceled during the call leaves when
-// the call ends.
+// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster. There must
+// be a connection, and if it turns out to be too old to be used, the beginning of another one is not bounded: so the
+// server must have answered just now. The caller must have the time: a caller whose context is canceled during the call
+// leaves when the call ends.
 func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	if s.config.Bounded == nil || !w.OnCaller || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
 		return false
 	}
-	bound := s.config.Bounded.Bound()
-	return bound > 0 && w.hasUntil(now.Add(bound)) && s.speed.get() <= bound/boundShare &&
-		s.hadIdle(r, now)
+	bound, at := s.config.Bounded.Bound(), now.Sub(s.began)
+	if bound == 0 || !w.hasUntil(now.Add(bound)) || s.speed.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
+		return false
+	}
+	b := s.batchesOf(r.key())
+	if b == nil {
+		return false
+	}
+	silence := at - time.Duration(b.heard.Load())
+	hasOne := silence < idleTime && s.asking.Load() == 1 // that of the last call, and go-redis need not be asked
+	return silence < s.config.Fresh && (hasOne || s.idleConns(r) > s.config.MinIdle)
 }
 
-// idleTime is for how long a connection that was idle counts as such. To ask go-redis for each call would cost four
-// allocations a section. If all connections were taken meanwhile, a bounded call waits for one for a limited time.
-const idleTime = time.Millisecond
-
-// hadIdle reports whether hasIdle is true, or was a moment ago.
-func (s *Sender) hadIdle(r *Request, now time.Time) bool {
-	at := int64(now.Sub(s.began))
-	if s.config.Home == nil && at < s.idleUntil.Load() {
-		return true
+// idleConns returns how many connections for a request are known to be idle.
+func (s *Sender) idleConns(r *Request) int {
+	if s.config.Idle == nil || !s.knowsServers() {
+		return 0
 	}
-	idle := s.hasIdle(r)
-	if idle {
-		s.idleUntil.Store(at + int64(idleTime))
-	}
-	return idle
-}
-
-// hasIdle reports whether a connection for a request is known to be idle.
-func (s *Sender) hasIdle(r *Request) bool {
-	return s.config.Idle != nil && s.knowsServers() && s.config.Idle(r.key()) > 0
+	return s.config.Idle(r.key())
 }
 
 // knowsServers reports whether there is only one server, or the servers of keys are known.
@@ -356,18 +387,18 @@ func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
-	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
+	return s.config.Batch && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
 }
 
-// batchesOf returns the batches for the server of a call, or nil if the server is not known.
-func (s *Sender) batchesOf(c *Call) *batches {
+// batchesOf returns the batches for the server of a key, or nil if the server is not known.
+func (s *Sender) batchesOf(key string) *batches {
 	if s.config.Home == nil {
 		return s.batches
 	}
 	if !s.knowsServers() {
 		return nil
 	}
-	home := s.config.Home(c.Keys[0])
+	home := s.config.Home(key)
 	if home == "" {
 		return nil
 	}
@@ -380,15 +411,23 @@ func (s *Sender) batchesOf(c *Call) *batches {
 	return one.(*batches)
 }
 
-// recordAnswer records how long Redis took to answer a call, if err is an answer.
-func (s *Sender) recordAnswer(sent time.Time, err error) {
-	if err != nil && !Answered(err) {
+// recordAnswer records how long Redis took to answer a request, if err is an answer, and whether its server, whose batches
+// are b, has answered. b is nil if the server is not known.
+func (s *Sender) recordAnswer(b *batches, sent time.Time, err error) {
+	took, answered := time.Since(sent), err == nil || Answered(err)
+	if answered {
+		s.slowness.observe(took)
+	}
+	if s.config.Bounded == nil {
 		return
 	}
-	took := time.Since(sent)
-	s.slowness.observe(took)
-	if s.config.Bounded != nil {
+	heard := never
+	if answered {
 		s.speed.observeFrom(took, leastSpeed)
+		heard = sent.Sub(s.began) + took
+	}
+	if b != nil {
+		b.heard.Store(int64(heard))
 	}
 }
 

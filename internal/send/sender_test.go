@@ -67,13 +67,13 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 
 // A caller whose context was canceled while its goroutine sent a call, bounded or not, leaves, and acquires nothing.
 func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
-	for name, config := range map[string]func(*Config){"inline": inline, "bounded": bounded(promptTime / 2)} {
+	for name, config := range map[string]func(*Config){"inline": inline, "bounded": bounded(boundedTime / 2)} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(b *bench) {
 				b.isFast()
 				b.fake.setRun(after(ResendTime/2, nil))
 				ctx, cancel := context.WithCancel(context.Background())
-				time.AfterFunc(promptTime/4, cancel)
+				time.AfterFunc(boundedTime/4, cancel)
 				var late orphans
 				r := request("x")
 				r.OnOrphan = &late

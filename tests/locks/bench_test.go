@@ -19,7 +19,7 @@ import (
 // the same client, in turns. The metric ratio is the rate of relock as a fraction of the bare one: with a context that
 // is never canceled, and with one that can be canceled. The metric "apart" is the limit for the latter: two bare
 // EVALSHA, of which the first runs on another goroutine, because otherwise its caller could not leave. The default read
-// timeout of go-redis makes no difference: see send.Prompt.
+// timeout of go-redis makes no difference: see send.Timed.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })

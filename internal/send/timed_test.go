@@ -8,16 +8,14 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-	"weak"
 
 	"github.com/petermattis/goid"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/push"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -74,30 +72,29 @@ func (l *traces) take() []trace {
 	return list
 }
 
-// A promptBench is a Sender on a Redis client with the defaults of go-redis.
-type promptBench struct {
+// A timedBench is a Sender on a Redis client with the defaults of go-redis.
+type timedBench struct {
 	*bench
-	rdb    *redis.Client
-	prompt *Prompt
+	rdb   *redis.Client
+	timed *Timed
 }
 
-func newPromptBench(t testing.TB, rdb *redis.Client) *promptBench {
-	b := promptBenchThrough(t, rdb)
+func newTimedBench(t testing.TB, rdb *redis.Client) *timedBench {
+	b := timedBenchThrough(t, rdb)
 	b.rdb = rdb
 	return b
 }
 
-// promptBenchThrough returns a promptBench whose calls go through outer, which is or embeds a client of go-redis.
-func promptBenchThrough(t testing.TB, outer redis.UniversalClient) *promptBench {
+// timedBenchThrough returns a timedBench whose calls go through outer, which is or embeds a client of go-redis.
+func timedBenchThrough(t testing.TB, outer redis.UniversalClient) *timedBench {
 	require.NoError(t, outer.ScriptLoad(context.Background(), echoing.Source()).Err())
-	p := NewPrompt(outer, outer)
-	require.NotNil(t, p)
+	timed := NewTimed(outer)
+	require.NotNil(t, timed)
 	b := newBench(t, func(c *Config) {
-		c.Transport, c.Bounded = p, p
+		c.Transport, c.Bounded, c.MinIdle, c.Fresh = NewRedis(outer, Synced{}), timed, timed.MinIdle, timed.Fresh
 		c.Idle = func(string) int { return int(outer.PoolStats().IdleConns) }
 	})
-	p.Spawn = b.config.Spawn
-	return &promptBench{bench: b, prompt: p}
+	return &timedBench{bench: b, timed: timed}
 }
 
 func echoRequest() Request {
@@ -105,34 +102,34 @@ func echoRequest() Request {
 }
 
 // send sends a request whose caller may send it itself.
-func (b *promptBench) send(ctx context.Context) Answer {
+func (b *timedBench) send(ctx context.Context) Answer {
 	w := b.wait(ctx)
 	w.OnCaller = true
 	return b.Do(w, echoRequest(), time.Now())
 }
 
 // bounds sends requests until one was bounded, and the next one will be.
-func (b *promptBench) bounds() {
+func (b *timedBench) bounds() {
 	b.t.Helper()
 	testredis.Await(b.t, "calls are bounded", 30*time.Second, func() bool {
 		require.NoError(b.t, b.send(context.Background()).Err)
 		w := b.wait(context.Background())
 		w.OnCaller = true
 		r := echoRequest()
-		if b.prompt.Bound() == 0 {
+		if b.timed.Bound() == 0 {
 			return false
 		}
-		_, err, sent := b.prompt.RunBounded(w.Ctx, time.Now(), r.Call)
+		_, err, sent := b.timed.RunBounded(w.Ctx, time.Now(), r.Call)
 		return sent && err == nil && b.mayBound(w, &r, time.Now())
 	})
 }
 
-// Hooks that were added before and after ours see every command, in their order, and the caller sends it itself.
+// Hooks see every command, in their order, and the caller sends it itself.
 func TestHooksOfTheUserSeeEveryBoundedCommand(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
 	var seen traces
 	rdb.AddHook(traced("first", &seen))
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	check := func(hooks ...string) {
 		b.bounds()
 		seen.take()
@@ -145,55 +142,7 @@ func TestHooksOfTheUserSeeEveryBoundedCommand(t *testing.T) {
 	}
 	check("first")
 	rdb.AddHook(traced("second", &seen))
-	for range 3 { // however it is sent, and while our hook is being added again
-		seen.take()
-		require.NoError(t, b.send(context.Background()).Err)
-		var names []string
-		for _, one := range seen.take() {
-			names = append(names, one.hook)
-		}
-		assert.Equal(t, []string{"first", "second"}, names[len(names)-2:])
-	}
 	check("first", "second")
-	NewPrompt(rdb, rdb)
-	rdb.AddHook(traced("third", &seen))
-	check("first", "second", "third")
-}
-
-// A Redis client has one hook of ours, and if hooks are added again and again, no more than maxHooks.
-func TestRedisClientHasOneHook(t *testing.T) {
-	rdb := testredis.Client(t, testredis.Mini(t).Addr())
-	var made madeCounter
-	rdb.AddHook(&made)
-	first := NewPrompt(rdb, rdb)
-	before := made.Load()
-	var all sync.WaitGroup
-	for range 8 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			assert.Same(t, first.seat, NewPrompt(rdb, rdb).seat)
-		}()
-	}
-	all.Wait()
-	assert.Equal(t, before, made.Load(), "hooks that were added")
-	for range 2 * maxHooks {
-		first.seat.renew(rdb, first.seat.last.Load())
-	}
-	assert.EqualValues(t, before+maxHooks-1, made.Load())
-}
-
-// A madeCounter counts how often hooks are asked for their functions.
-type madeCounter struct{ atomic.Int64 }
-
-func (*madeCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *madeCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	c.Add(1)
-	return next
-}
-
-func (*madeCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // The commands of the user have the time that the user gave them, also those that a hook sends with the context of a
@@ -212,9 +161,9 @@ func TestOtherCommandsAreNotBounded(t *testing.T) {
 		}
 		return next(ctx, cmd)
 	}))
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	b.bounds()
-	const late = 2 * promptTime
+	const late = 2 * boundedTime
 	ctx := context.Background()
 	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(late))
 	assert.NoError(t, rdb.EvalSha(ctx, echoing.Digest(), []string{"a"}, 1).Err())
@@ -229,53 +178,38 @@ func TestOtherCommandsAreNotBounded(t *testing.T) {
 	assert.NoError(t, b.send(ctx).Err)
 	assert.GreaterOrEqual(t, took, late)
 	b.bounds()
-	assert.NotZero(t, b.prompt.Bound(), "after all that")
+	assert.NotZero(t, b.timed.Bound(), "after all that")
 }
 
 // stalls makes the proxy answer no script any more, and checks that a caller whose context is canceled leaves soon.
-func (b *promptBench) stalls(p *testredis.Proxy) Answer {
+func (b *timedBench) stalls(p *testredis.Proxy) Answer {
 	b.t.Helper()
 	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute)).Times(testredis.Always)
 	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(promptTime/10, cancel)
+	time.AfterFunc(boundedTime/10, cancel)
 	began := time.Now()
 	a := b.send(ctx)
 	assert.ErrorIs(b.t, a.Err, context.Canceled)
-	assert.Less(b.t, time.Since(began), promptTime+promptTime/4+slack)
+	assert.Less(b.t, time.Since(began), boundedTime+boundedTime/4+slack)
 	return a
 }
 
 // A caller whose context is canceled leaves within the bound, whatever the hooks of the user do.
 func TestBoundHoldsWhateverHooksDo(t *testing.T) {
 	t.Parallel()
-	var seen atomic.Int64
-	count := userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if cmd.Name() == "evalsha" {
-			seen.Add(1)
-		}
-		return next(ctx, cmd)
-	})
-	another := func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		other := redis.NewCmd(ctx, cmd.Args()...)
-		err := next(ctx, other)
-		if value, err := other.Result(); err == nil {
-			cmd.(interface{ SetVal(any) }).SetVal(value)
-		}
-		return err
-	}
 	for name, row := range map[string]struct {
-		before  userHook // the hook of the user, once does is set
-		later   bool     // another hook is added then
-		bounded bool     // the caller still sends the call itself
+		hook  userHook // once does is set
+		later bool     // another hook is added then
 	}{
-		"nothing":                   {bounded: true},
-		"a hook was added later":    {later: true},
-		"another command":           {before: another},
-		"another command and later": {before: another, later: true},
-		"another ctx": {bounded: true, before: func(_ context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		"nothing":                {},
+		"a hook was added later": {later: true},
+		"a copy of the command": {hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			return next(ctx, cmd.Clone())
+		}},
+		"another ctx": {hook: func(_ context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 			return next(context.Background(), cmd)
 		}},
-		"a longer ctx": {bounded: true, before: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		"a longer ctx": {hook: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
 			return next(ctx, cmd)
@@ -286,47 +220,25 @@ func TestBoundHoldsWhateverHooksDo(t *testing.T) {
 			rdb := p.Client()
 			var does atomic.Bool
 			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				if does.Load() && row.before != nil && cmd.Name() == "evalsha" {
-					return row.before(ctx, cmd, next)
+				if does.Load() && row.hook != nil && cmd.Name() == "evalsha" {
+					return row.hook(ctx, cmd, next)
 				}
 				return next(ctx, cmd)
 			}))
-			b := newPromptBench(t, rdb)
+			b := newTimedBench(t, rdb)
 			b.bounds()
 			does.Store(true)
+			var seen counter
 			if row.later {
-				seen.Store(0)
-				rdb.AddHook(count)
+				rdb.AddHook(&seen)
 			}
 			a := b.stalls(p)
-			assert.Equal(t, row.bounded, !a.Abandoned, "sent by the caller")
-			if row.bounded {
-				assert.Equal(t, 1, a.Unknown)
-				assert.Equal(t, 1, a.Lost)
-			}
-			if row.later {
-				testredis.Await(t, "the call goes through the hook", slack, func() bool { return seen.Load() == 1 })
-			}
+			assert.False(t, a.Abandoned, "it was sent by the caller")
+			assert.Equal(t, 1, a.Unknown)
+			assert.Equal(t, 1, a.Lost)
+			assert.Equal(t, row.later, seen.alone.Load() > 0)
 		})
 	}
-}
-
-// A bounded call obeys the earlier deadline of a context that a hook of the user has put in place of ours.
-func TestBoundedCallObeysTheDeadlineOfAHook(t *testing.T) {
-	rdb := testredis.Client(t, testredis.Mini(t).Addr())
-	var over atomic.Bool
-	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if over.Load() {
-			ctx = endingCtx{ctx, time.Now().Add(-time.Second)}
-		}
-		return next(ctx, cmd)
-	}))
-	b := newPromptBench(t, rdb)
-	b.bounds()
-	over.Store(true)
-	_, err, sent := b.prompt.RunBounded(context.Background(), time.Now(), echoRequest().Call)
-	assert.True(t, sent)
-	assert.True(t, timedOut(err), "%v", err)
 }
 
 // A bounded call that times out has an unknown outcome, and the request is sent again on another goroutine, over
@@ -337,7 +249,7 @@ func TestBoundedCallWithoutAnAnswerIsSentAgain(t *testing.T) {
 	rdb := p.Client()
 	var seen traces
 	rdb.AddHook(traced("", &seen))
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	b.bounds()
 	seen.take()
 	p.On(testredis.Script(echoing.Digest()), testredis.DelayReply(time.Minute))
@@ -346,7 +258,7 @@ func TestBoundedCallWithoutAnAnswerIsSentAgain(t *testing.T) {
 	require.NoError(t, a.Err)
 	assert.Equal(t, 1, a.Unknown)
 	assert.Equal(t, 1, a.Lost)
-	assert.GreaterOrEqual(t, time.Since(began), promptTime)
+	assert.GreaterOrEqual(t, time.Since(began), boundedTime)
 	list := seen.take()
 	require.GreaterOrEqual(t, len(list), 2)
 	assert.Equal(t, goid.Get(), list[0].goroutine)
@@ -360,9 +272,9 @@ func TestSlowAnswersEndBounds(t *testing.T) {
 	var seen traces
 	rdb := p.Client()
 	rdb.AddHook(traced("", &seen))
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	b.bounds()
-	p.Latency(promptTime / boundShare)
+	p.Latency(boundedTime / boundShare)
 	assert.NoError(t, b.send(context.Background()).Err)
 	seen.take()
 	assert.NoError(t, b.send(context.Background()).Err)
@@ -371,24 +283,23 @@ func TestSlowAnswersEndBounds(t *testing.T) {
 	b.bounds()
 }
 
-// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook replaces its ctx.
+// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook reads its words.
 func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	s := testredis.Mini(t)
 	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
-	rdb.AddHook(userHook(func(_ context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		return next(context.Background(), cmd)
-	}))
-	b := newPromptBench(t, rdb)
+	var seen traces
+	rdb.AddHook(traced("", &seen))
+	b := newTimedBench(t, rdb)
 	b.bounds()
 	conn := rdb.Conn()
 	require.NoError(t, conn.Ping(context.Background()).Err()) // it has the only connection
 	ctx := context.Background()
 	began := time.Now()
-	_, err, sent := b.prompt.RunBounded(ctx, began, echoRequest().Call)
+	_, err, sent := b.timed.RunBounded(ctx, began, echoRequest().Call)
 	assert.NoError(t, err)
 	assert.False(t, sent)
-	assert.GreaterOrEqual(t, time.Since(began), b.prompt.bound/5)
-	assert.Less(t, time.Since(began), b.prompt.bound/4+slack)
+	assert.GreaterOrEqual(t, time.Since(began), b.timed.bound/5)
+	assert.Less(t, time.Since(began), b.timed.bound/4+slack)
 	require.NoError(t, conn.Close())
 	b.bounds()
 }
@@ -396,7 +307,7 @@ func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 // A call whose script the server does not know goes out with its source in another way.
 func TestBoundedCallOfAnUnknownScript(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	b.bounds()
 	require.NoError(t, rdb.ScriptFlush(context.Background()).Err())
 	a := b.send(context.Background())
@@ -414,7 +325,7 @@ func TestPanicOfAHookInABoundedCall(t *testing.T) {
 		}
 		return next(ctx, cmd)
 	}))
-	b := newPromptBench(t, rdb)
+	b := newTimedBench(t, rdb)
 	b.bounds()
 	panics.Store(true)
 	a := b.send(context.Background())
@@ -425,44 +336,26 @@ func TestPanicOfAHookInABoundedCall(t *testing.T) {
 // The time of a short read timeout is left as it is.
 func TestBoundIsNoLongerThanTheReadTimeout(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
-		0: promptTime, time.Second: promptTime, 50 * time.Millisecond: 50 * time.Millisecond, -1: promptTime,
+		0: boundedTime, time.Second: boundedTime, 50 * time.Millisecond: 50 * time.Millisecond, -1: boundedTime,
 	} {
 		rdb := testredis.Client(t, "127.0.0.1:1", func(o *redis.Options) { o.ReadTimeout = timeout })
-		p := NewPrompt(rdb, rdb)
-		assert.Equal(t, want, p.bound)
-		assert.Equal(t, want, p.clone.Options().ReadTimeout)
+		assert.Equal(t, want, NewTimed(rdb).Bound())
 	}
-}
-
-// A Redis client that was dropped is collected, although our hook was added to it.
-func TestDroppedRedisClientIsCollected(t *testing.T) {
-	addr := testredis.Mini(t).Addr()
-	drop := func() (weak.Pointer[redis.Client], weak.Pointer[redis.Options]) {
-		rdb := redis.NewClient(&redis.Options{Addr: addr})
-		b := newPromptBench(t, rdb)
-		b.bounds()
-		return weak.Make(rdb), weak.Make(rdb.Options())
-	}
-	rdb, options := drop()
-	testredis.Await(t, "the client is collected", 30*time.Second, func() bool {
-		runtime.GC()
-		_, found := seats.Load(options)
-		return rdb.Value() == nil && !found
-	})
 }
 
 // A bounder is a Bounder whose calls take d.
 type bounder struct {
 	bound, d time.Duration
-	runs     int
+	late     time.Duration // after its bound
+	runs     atomic.Int64
 }
 
 func (b *bounder) Bound() time.Duration { return b.bound }
 
 func (b *bounder) RunBounded(_ context.Context, _ time.Time, c Call) (any, error, bool) {
-	b.runs++
+	b.runs.Add(1)
 	if b.d > b.bound {
-		time.Sleep(b.bound)
+		time.Sleep(b.bound + b.late)
 		return nil, fmt.Errorf("read: %w", os.ErrDeadlineExceeded), true
 	}
 	time.Sleep(b.d)
@@ -485,17 +378,31 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 		"a deadline": {want: true, change: change{wait: func(w *Wait) {
 			w.Deadline = time.Now().Add(300 * time.Millisecond)
 		}}},
-		"a near deadline":    {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(promptTime - 1) }}},
+		"a near deadline":    {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(boundedTime - 1) }}},
 		"ctx has a deadline": {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(500 * time.Millisecond) }}, want: true},
-		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(promptTime - 1) }}},
+		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(boundedTime - 1) }}},
 		"patience":           {change: change{wait: func(w *Wait) { w.NoWait = true }}, want: true},
 		"a pipeline":         {change: change{request: func(r *Request) { r.Pipeline = []Call{r.Call} }}},
 		"a long call":        {change: change{request: func(r *Request) { r.Long = true }}},
 		"unhealthy":          {change: change{sender: func(s *Sender) { s.unhealthy.Store(true) }}},
 		"slow": {change: change{sender: func(s *Sender) {
-			s.recordAnswer(time.Now().Add(-promptTime/boundShare-time.Millisecond), nil)
+			s.recordAnswer(s.batches, time.Now().Add(-boundedTime/boundShare-time.Millisecond), nil)
 		}}},
-		"no connection": {change: change{sender: func(s *Sender) { s.config.Idle = func(string) int { return 0 } }}},
+		"no connection": {change: change{sender: func(s *Sender) {
+			time.Sleep(idleTime)
+			s.config.Idle = func(string) int { return 0 }
+		}}},
+		"that of the last call": {change: change{sender: func(s *Sender) { s.config.MinIdle = 1 }}, want: true},
+		"silent for a second":   {change: change{sender: func(*Sender) { time.Sleep(heardTime) }}},
+		"heard a moment ago":    {change: change{sender: func(*Sender) { time.Sleep(heardTime - 1) }}, want: true},
+		"no used connection": {change: change{sender: func(s *Sender) {
+			time.Sleep(idleTime)
+			s.config.MinIdle = 1
+		}}},
+		"others under way": {change: change{sender: func(s *Sender) {
+			s.config.MinIdle = 1
+			s.asking.Add(1)
+		}}},
 		"at present not": {change: change{sender: func(s *Sender) {
 			s.config.Bounded.(*bounder).bound = 0
 		}}},
@@ -515,45 +422,10 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 					row.sender(b.Sender)
 				}
 				b.Do(w, r, time.Time{})
-				assert.Equal(t, row.want, b.config.Bounded.(*bounder).runs == 1)
+				b.asking.Store(0)
+				assert.Equal(t, row.want, b.config.Bounded.(*bounder).runs.Load() == 1)
 				assert.Equal(t, !row.want, b.fake.tries()+len(b.fake.pipelines()) == 1)
 			}, bounded(0))
-		})
-	}
-}
-
-// A connection that was idle counts as such for a moment. One that was not, and one to one of several servers, is asked
-// for again.
-func TestIdleConnectionsAreAskedForOnceInAWhile(t *testing.T) {
-	for name, row := range map[string]struct {
-		idle   int
-		change func(*Config)
-		asked  int // in four calls, two of them after idleTime
-	}{
-		"idle":            {idle: 1, asked: 2},
-		"not idle":        {idle: 0, asked: 4},
-		"several servers": {idle: 1, asked: 4, change: func(c *Config) { c.Home = func(string) string { return "one" } }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			asked := 0
-			in(t, func(b *bench) {
-				b.isFast()
-				b.answered.Store(true)
-				b.config.Idle = func(string) int { asked++; return row.idle }
-				for range 2 {
-					for range 2 {
-						w, r := b.wait(context.Background()), request("x")
-						w.OnCaller = true
-						assert.Equal(b.t, row.idle > 0, b.mayBound(w, &r, time.Now()))
-					}
-					time.Sleep(idleTime)
-				}
-				assert.Equal(b.t, row.asked, asked)
-			}, bounded(0), func(c *Config) {
-				if row.change != nil {
-					row.change(c)
-				}
-			})
 		})
 	}
 }
@@ -571,11 +443,14 @@ func endsAfter(d time.Duration) context.Context {
 }
 
 // isFast makes the sender believe that Redis has answered fast for a while.
-func (b *bench) isFast() { b.speed.d.Store(int64(leastSpeed)) }
+func (b *bench) isFast() {
+	b.speed.d.Store(int64(leastSpeed))
+	b.batches.heard.Store(int64(time.Since(b.began)))
+}
 
 func bounded(takes time.Duration) func(*Config) {
 	return func(c *Config) {
-		c.Bounded, c.Idle = &bounder{bound: promptTime, d: takes}, func(string) int { return 1 }
+		c.Bounded, c.Idle, c.Fresh = &bounder{bound: boundedTime, d: takes}, func(string) int { return 1 }, heardTime
 	}
 }
 
@@ -593,18 +468,54 @@ func TestAfterABoundedCallWithoutAnAnswer(t *testing.T) {
 		answers(b.t, "x", a)
 		assert.Positive(b.t, a.Unknown)
 		bounder := b.config.Bounded.(*bounder)
-		assert.Equal(b.t, 1, bounder.runs)
+		assert.EqualValues(b.t, 1, bounder.runs.Load())
 		b.fake.setRun(nil)
 		bounder.d = 0
 		for range 5 {
 			answers(b.t, "x", send())
-			assert.Equal(b.t, 1, bounder.runs, "Redis was slow just now")
+			assert.EqualValues(b.t, 1, bounder.runs.Load(), "Redis was slow just now")
 		}
 		for range 30 {
 			answers(b.t, "x", send())
 		}
-		assert.Greater(b.t, bounder.runs, 1, "Redis is fast again")
+		assert.Greater(b.t, bounder.runs.Load(), int64(1), "Redis is fast again")
 		time.Sleep(time.Minute)
+	}, bounded(time.Second))
+}
+
+// If bounded calls end much too late one after the other, no call is bounded for a minute.
+func TestLateEndsSwitchBoundsOff(t *testing.T) {
+	in(t, func(b *bench) {
+		bounder := b.config.Bounded.(*bounder)
+		send := func(runs int) {
+			b.t.Helper()
+			b.isFast()
+			var all sync.WaitGroup
+			for range 4 {
+				w := b.wait(context.Background())
+				w.OnCaller = true
+				all.Go(func() { answers(b.t, "x", b.Do(w, request("x"), time.Now())) })
+			}
+			all.Wait()
+			assert.EqualValues(b.t, runs, bounder.runs.Load())
+		}
+		stops := func(late time.Duration, runs int) {
+			b.t.Helper()
+			bounder.late = late
+			send(runs)
+		}
+		tooLate := boundedTime + 1
+		stops(tooLate, 4) // the process was stopped, and all calls that were under way are late
+		stops(tooLate, 8)
+		stops(boundedTime, 12)
+		stops(tooLate, 16)
+		stops(tooLate, 20)
+		assert.Empty(b.t, b.log.String())
+		stops(tooLate, 24)
+		assert.Equal(b.t, 1, strings.Count(b.log.String(), "level=WARN"))
+		send(24)
+		time.Sleep(unboundTime)
+		send(28)
 	}, bounded(time.Second))
 }
 
@@ -614,7 +525,7 @@ func TestBoundedCallWithoutAnAnswerIsSilent(t *testing.T) {
 		b.isFast()
 		b.fake.setRun(after(time.Minute, nil))
 		w := b.wait(context.Background())
-		w.OnCaller, w.Deadline = true, time.Now().Add(2*promptTime)
+		w.OnCaller, w.Deadline = true, time.Now().Add(2*boundedTime)
 		a := b.Do(w, request("x"), time.Now())
 		assert.Equal(b.t, ErrTimeUp, a.Err)
 		assert.Equal(b.t, 1, a.Unknown)
@@ -628,14 +539,8 @@ func TestBoundedCallWithoutAnAnswerIsSilent(t *testing.T) {
 // A bounded call that was not sent goes out in another way, also if a hook of the user keeps the error for itself.
 func TestBoundedCallWhoseErrorAHookKeepsIsSent(t *testing.T) {
 	t.Parallel()
-	for name, hinder := range map[string]func(b *promptBench) (end func()){
-		"a hook was added later": func(b *promptBench) func() {
-			b.rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				return next(ctx, cmd)
-			}))
-			return func() {}
-		},
-		"no connection": func(b *promptBench) func() {
+	for name, hinder := range map[string]func(b *timedBench) (end func()){
+		"no connection": func(b *timedBench) func() {
 			conn := b.rdb.Conn()
 			require.NoError(b.t, conn.Ping(context.Background()).Err())
 			return func() { assert.NoError(b.t, conn.Close()) }
@@ -649,10 +554,10 @@ func TestBoundedCallWhoseErrorAHookKeepsIsSent(t *testing.T) {
 				}
 				return nil
 			}))
-			b := newPromptBench(t, rdb)
+			b := newTimedBench(t, rdb)
 			b.bounds()
 			end := hinder(b)
-			_, err, sent := b.prompt.RunBounded(context.Background(), time.Now(), echoRequest().Call)
+			_, err, sent := b.timed.RunBounded(context.Background(), time.Now(), echoRequest().Call)
 			assert.NoError(t, err)
 			assert.False(t, sent)
 			end()
@@ -680,12 +585,18 @@ func TestBoundedCallThatWasSentCounts(t *testing.T) {
 	stalls := testredis.DelayReply(time.Minute)
 	for name, row := range map[string]struct {
 		repeats func(err error) bool // whether the hook of the user repeats the call
+		resets  error                // of the command, before it is repeated
+		copies  bool                 // the hook sends copies of the command
+		hides   bool                 // the hook returns no error
 		opts    []func(*redis.Options)
 		reply   testredis.Fault
 		times   int64 // it is repeated with success
 	}{
-		"repeated":              {repeats: func(err error) bool { return err != nil }, reply: stalls},
-		"repeated with success": {repeats: ended, reply: testredis.LoseReply, times: 1},
+		"repeated":               {repeats: func(err error) bool { return err != nil }, reply: stalls},
+		"repeated with success":  {repeats: ended, reply: testredis.LoseReply, times: 1},
+		"repeated after a reset": {repeats: ended, resets: refusal("LOADING"), reply: testredis.LoseReply, times: 1},
+		"copies are repeated":    {repeats: ended, copies: true, reply: testredis.LoseReply, times: 1},
+		"hidden":                 {repeats: ended, hides: true, reply: testredis.LoseReply},
 		"over a tunnel": {reply: stalls, opts: []func(*redis.Options){func(o *redis.Options) {
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -696,20 +607,32 @@ func TestBoundedCallThatWasSentCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := testredis.NewProxy(t, testredis.Start(t).Addr())
 			rdb := p.Client(row.opts...)
+			var does atomic.Bool
 			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				err := next(ctx, cmd)
-				if cmd.Name() == "evalsha" && row.repeats != nil && row.repeats(err) {
-					repeated.Add(row.times)
-					if row.times > 0 {
-						cmd.SetErr(nil)
-					}
-					err = next(ctx, cmd)
+				if cmd.Name() != "evalsha" || row.repeats == nil || !does.CompareAndSwap(true, false) {
+					return next(ctx, cmd)
 				}
-				return err
+				sent := cmd
+				if row.copies {
+					sent = cmd.Clone()
+				}
+				err := next(ctx, sent)
+				if !row.repeats(err) {
+					return err
+				}
+				repeated.Add(row.times)
+				switch {
+				case row.hides:
+					return nil
+				case row.times > 0:
+					sent.SetErr(row.resets)
+				}
+				return next(ctx, sent)
 			}))
-			b := newPromptBench(t, rdb)
+			b := newTimedBench(t, rdb)
 			b.bounds()
 			repeated.Store(0)
+			does.Store(true)
 			p.On(testredis.Script(echoing.Digest()), row.reply)
 			a := b.send(context.Background())
 			require.NoError(t, a.Err)
@@ -720,38 +643,49 @@ func TestBoundedCallThatWasSentCounts(t *testing.T) {
 	}
 }
 
-// A relaxer relaxes the timeouts of the connections on which it is told of something, as go-redis does while a server
-// is being maintained.
-type relaxer struct{ relaxed atomic.Bool }
-
-func (r *relaxer) HandlePushNotification(_ context.Context, c push.NotificationHandlerContext, _ []any) error {
-	c.Conn.(interface {
-		SetRelaxedTimeout(read, write time.Duration)
-	}).SetRelaxedTimeout(time.Minute, time.Minute)
-	r.relaxed.Store(true)
-	return nil
+// Only runs that have failed count: a hook may look at a command as it likes, and go-redis for an answer in its cache.
+func TestOnlyRunsOfABoundedCallCount(t *testing.T) {
+	t.Parallel()
+	addr := testredis.Start(t).Addr()
+	for name, opts := range map[string][]func(*redis.Options){
+		"hook": nil,
+		"cache": {func(o *redis.Options) {
+			o.Protocol, o.ClientSideCacheConfig = 3, &redis.ClientSideCacheConfig{}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := testredis.Client(t, addr, opts...)
+			words := []any{"evalsha", echoing.Digest(), 1, "a", 1}
+			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				if cmd.Name() == "evalsha" {
+					assert.Equal(t, words, cmd.Args())
+					assert.True(t, cmd.NoRetry())
+				}
+				err := next(ctx, cmd)
+				if cmd.Name() == "evalsha" {
+					assert.True(t, cmd.NoRetry())
+					assert.Equal(t, redis.NewCmd(ctx, words...).String()+": 1 1 0", cmd.String())
+				}
+				return err
+			}))
+			newTimedBench(t, rdb).bounds()
+		})
+	}
 }
 
-// The bound holds on a connection whose timeouts go-redis has relaxed.
-func TestBoundHoldsWithRelaxedTimeouts(t *testing.T) {
+// A caller that has to leave soon does not begin a connection: go-redis waits for that as long as the user allows.
+func TestCallerWithADeadlineBeginsNoConnection(t *testing.T) {
 	t.Parallel()
-	s := testredis.Start(t)
-	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
-	var r relaxer
-	require.NoError(t, rdb.RegisterPushNotificationHandler("invalidate", &r, false))
-	b := newPromptBench(t, rdb)
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	rdb := p.Client(func(o *redis.Options) { o.ConnMaxIdleTime = 2 * boundedTime })
+	b := newTimedBench(t, rdb)
 	b.bounds()
-	ctx := context.Background()
-	require.NoError(t, rdb.Do(ctx, "client", "tracking", "on", "bcast").Err())
-	testredis.Await(t, "the timeouts are relaxed", slack, func() bool {
-		return rdb.Set(ctx, "a", 1, 0).Err() == nil && r.relaxed.Load()
-	})
-	b.bounds()
-	other := testredis.Client(t, s.Addr())
-	require.NoError(t, other.Do(ctx, "client", "pause", 5000, "all").Err())
+	time.Sleep(2 * boundedTime) // the connection is too old
+	p.On(testredis.Command("hello"), testredis.StallReply).Times(testredis.Always)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*boundedTime)
+	defer cancel()
 	began := time.Now()
-	_, err, sent := b.prompt.RunBounded(ctx, began, echoRequest().Call)
-	assert.True(t, sent)
-	assert.True(t, timedOut(err), "%v", err)
-	assert.Less(t, time.Since(began), b.prompt.bound*5/4+slack)
+	a := b.send(ctx)
+	assert.ErrorIs(t, a.Err, context.DeadlineExceeded)
+	assert.Less(t, time.Since(began), 2*boundedTime+slack)
 }
