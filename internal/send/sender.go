@@ -282,7 +282,7 @@ func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
 	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
-	s.recordAnswer(s.batchesOf(r.key()), now, err)
+	s.recordAnswer(s.batchesOf(r), now, err)
 	s.recordOutcome(err)
 	return value, err
 }
@@ -315,7 +315,7 @@ func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err 
 		return err
 	})
 	if sent {
-		s.recordAnswer(s.batchesOf(r.key()), now, err)
+		s.recordAnswer(s.batchesOf(r), now, err)
 		s.recordOutcome(err)
 		s.noteLate(now, err)
 	}
@@ -356,7 +356,7 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
 	if bound == 0 || !w.hasUntil(now.Add(bound)) || s.speed.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
 		return false
 	}
-	b := s.batchesOf(r.key())
+	b := s.batchesOf(r)
 	if b == nil {
 		return false
 	}
@@ -390,15 +390,15 @@ func (s *Sender) mayBatch(r *Request, underWay int64) bool {
 	return s.config.Batch && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
 }
 
-// batchesOf returns the batches for the server of a key, or nil if the server is not known.
-func (s *Sender) batchesOf(key string) *batches {
+// batchesOf returns the batches for the server of a request, or nil if the server is not known.
+func (s *Sender) batchesOf(r *Request) *batches {
 	if s.config.Home == nil {
 		return s.batches
 	}
 	if !s.knowsServers() {
 		return nil
 	}
-	home := s.config.Home(key)
+	home := s.config.Home(r.key())
 	if home == "" {
 		return nil
 	}

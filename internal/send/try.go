@@ -68,7 +68,7 @@ func (t *try) finish() {
 	if t.resent {
 		s.resent.Add(-1)
 	}
-	s.recordAnswer(s.batchesOf(t.req.key()), t.sent, t.err)
+	s.recordAnswer(s.batchesOf(&t.req), t.sent, t.err)
 	s.recordOutcome(t.err)
 	d.mu.Lock()
 	abandoned := d.abandoned
