@@ -120,6 +120,11 @@ func TestFiniteHookPassesOtherRequestsOn(t *testing.T) {
 	for name, send := range waysToSend {
 		assert.Error(t, send(ctx, f), name)
 	}
+
+	other := testredis.Client(t, testredis.Mini(t).Addr(), withoutReadTimeout) // a hook sends it something with the same ctx
+	require.Equal(t, redis.Nil, waysToSend["alone"](ctx, newFinite(t, other, time.Nanosecond)))
+	rdb.AddHook(userHook(func(ctx context.Context, _ redis.Cmder, _ redis.ProcessHook) error { return other.Get(ctx, "a").Err() }))
+	assert.Equal(t, redis.Nil, waysToSend["alone"](ctx, f))
 }
 
 // A connection for subscriptions begins in time, although answers to its first requests are lost.

@@ -315,6 +315,20 @@ func TestBoundedCallOfAnUnknownScript(t *testing.T) {
 	assert.Zero(t, a.Unknown)
 }
 
+func TestAnswersOfBoundedCalls(t *testing.T) {
+	rdb := testredis.Client(t, testredis.Mini(t).Addr())
+	for source, want := range map[string]any{
+		"return 7": int64(7), "return '1 2 3'": "1 2 3", "return ''": "", "return false": nil, "return {err = 'OOM'}": nil,
+	} {
+		script := NewScript(source)
+		require.NoError(t, rdb.ScriptLoad(context.Background(), source).Err())
+		answer, err, sent := NewTimed(rdb).RunBounded(context.Background(), time.Now(), Call{Script: script, Keys: []string{"a"}})
+		assert.Equal(t, want, answer, source)
+		assert.Equal(t, want == nil, err != nil, source)
+		assert.True(t, sent, source)
+	}
+}
+
 // A hook that panics in a bounded call is an error of the call.
 func TestPanicOfAHookInABoundedCall(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
