@@ -22,6 +22,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"time"
@@ -292,6 +293,7 @@ func (w *Watchdog) wakeLocked(at time.Duration) {
 
 func (w *Watchdog) loop() {
 	defer w.work.Done()
+	pprof.SetGoroutineLabels(w.ctx) // none, in place of those of the first caller
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,7 @@ func (l *link) kickLocked() {
 
 // run keeps a connection open while the link has channels, and for a while after that.
 func (l *link) run() {
+	pprof.SetGoroutineLabels(context.Background()) // those of the first listener are not those of the next ones
 	ended := false
 	defer func() {
 		if !ended { // a hook of the Redis client has ended the goroutine

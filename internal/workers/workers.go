@@ -6,6 +6,8 @@
 package workers
 
 import (
+	"context"
+	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 )
@@ -57,7 +59,8 @@ func (p *Pool) Spawn(job func()) {
 }
 
 func (p *Pool) run(job func()) {
-	defer p.End() // even if a hook of the Redis client ends the goroutine
+	defer p.End()                                  // even if a hook of the Redis client ends the goroutine
+	pprof.SetGoroutineLabels(context.Background()) // those of the first caller are not those of the next ones
 	for job != nil {
 		job()
 		job = p.next()

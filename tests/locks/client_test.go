@@ -1,12 +1,14 @@
 package locks
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -800,4 +802,22 @@ func TestErrorOfASilentRedisDoesNotNameThePool(t *testing.T) {
 	_, err = c.NewLock("x").TryLock(context.Background(), 0, 0)
 	assert.ErrorIs(t, err, engine.ErrNoAnswer)
 	assert.NotErrorIs(t, err, send.ErrPoolExhausted)
+}
+
+// The goroutines of a Client do not keep the profiler labels of the callers for whom they were started.
+func TestGoroutinesOfAClientHaveNoLabels(t *testing.T) { // not in parallel: it looks at all goroutines
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
+	pprof.Do(context.Background(), pprof.Labels("for", "the first caller"), func(ctx context.Context) {
+		l := b.Client().NewLock(b.LockName)
+		require.NoError(t, l.Lock(ctx))
+		t.Cleanup(func() { assert.NoError(t, l.Unlock(ctx)) })
+		got, err := b.Client().NewLock(b.LockName).TryLock(ctx, 200*time.Millisecond, 0)
+		require.NoError(t, err)
+		require.False(t, got)
+	})
+	testredis.Await(t, "no goroutine has a label", 10*time.Second, func() bool {
+		var all bytes.Buffer
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&all, 1))
+		return !strings.Contains(all.String(), "the first caller")
+	})
 }
