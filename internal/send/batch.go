@@ -51,6 +51,8 @@ type batches struct {
 	taken    time.Time // when a sender last took a batch, or found none
 	stalled  bool      // a call has waited in vain since then
 	cooldown time.Time // no batches until then
+	probed   time.Time // when probe has last begun
+	probes   <-chan struct{}
 }
 
 func newBatches(s *Sender) *batches {

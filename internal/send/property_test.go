@@ -97,6 +97,8 @@ func (m *moody) RunAll(_ context.Context, calls []Call, _ bool) []Outcome {
 
 func (m *moody) Bound() time.Duration { return MinWait }
 
+func (m *moody) Probe(string) {}
+
 func (m *moody) RunBounded(_ context.Context, _ time.Time, c Call) (any, error, bool) {
 	if m.n(10) == 0 {
 		return nil, nil, false

@@ -94,6 +94,9 @@ func (r *retry) run(w *Wait) Answer {
 			if r.enough(w) {
 				return r.giveUp(r.silence(r.tries))
 			}
+			if why := r.awaitProbes(w); why != nil {
+				return r.leave(r.withLast(w, why))
+			}
 			continue
 		case o.err == nil:
 			return r.answer(Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)})
@@ -113,6 +116,11 @@ func (r *retry) run(w *Wait) Answer {
 		if !r.worthRepeating(w, o.err) || r.enough(w) {
 			return r.giveUp(o.err)
 		}
+		if timedOut(o.err) || o.err == ErrSilent {
+			if why := r.awaitProbes(w); why != nil {
+				return r.leave(r.withLast(w, why))
+			}
+		}
 		w.OnCaller = false
 		r.req.Call = whole // its keys may be together by now
 		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
@@ -121,6 +129,14 @@ func (r *retry) run(w *Wait) Answer {
 		}
 		r.pause = min(2*r.pause, longPause)
 	}
+}
+
+// awaitProbes waits until the connections are probed. The error is the reason why the caller leaves.
+func (r *retry) awaitProbes(w *Wait) error {
+	if ended := r.probe(&r.req); ended != nil {
+		return w.Sleep(ended, nil, nil, 0)
+	}
+	return nil
 }
 
 // runOnce sends the request once.
@@ -303,33 +319,39 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		r.began = now
 	}
 	if len(r.underWay) > 0 {
-		r.start(w.Ctx, now)
+		r.start(w.Ctx, now, false)
 		return outcome{}, nil
 	}
 	n := r.asking.Add(1)
 	defer r.asking.Add(-1)
+	bounded, onCaller := false, false
 	if r.mayBatch(&r.req, n) {
 		if o, why, sent := r.sendInBatch(w, now); sent || why != nil {
 			return o, why
 		}
-	} else if !r.once && r.mayBound(w, &r.req, now) { // if no batch goes out, Redis may not be quick any more
-		value, err, sent := r.runBounded(w, &r.req, now)
-		switch {
-		case sent && timedOut(err):
+	} else if !r.once { // if no batch goes out, Redis may not be quick any more
+		bounded, onCaller = r.mayBound(w, &r.req, now)
+	}
+	if onCaller {
+		value, err, sent := r.runBounded(w.Ctx, &r.req, now)
+		if sent {
+			r.recordAnswer(r.batchesOf(&r.req), now, err)
+			r.recordOutcome(err)
+			if !timedOut(err) {
+				return r.ranOnCaller(w, outcome{now, value, err})
+			}
 			r.unknown++
 			r.lost++
 			w.OnCaller = false
 			return outcome{}, nil // as silent as a try that is still under way
-		case sent:
-			return r.ranOnCaller(w, outcome{now, value, err})
 		}
-		now = time.Now()
+		now, bounded = time.Now(), false
 	}
 	if r.mayRunOnCaller(w, now) {
 		value, err := r.runOnCaller(w, &r.req, now)
 		return r.ranOnCaller(w, outcome{now, value, err})
 	}
-	r.start(w.Ctx, now)
+	r.start(w.Ctx, now, bounded && r.tries == 1)
 	return outcome{}, nil
 }
 

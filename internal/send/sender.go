@@ -25,6 +25,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A Config holds the parameters of a Sender.
@@ -244,6 +246,8 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
+	silent := time.AfterFunc(ResendTime, func() { s.probe(&Request{Pipeline: calls}) })
+	defer silent.Stop()
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
 		return nil
@@ -305,21 +309,48 @@ func (s *Sender) Explain(err error, key string) error {
 	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)
 }
 
-// runBounded sends a request on the goroutine of its caller for a limited time. If sent is false, it has to go out in
-// another way.
-func (s *Sender) runBounded(w *Wait, r *Request, now time.Time) (value any, err error, sent bool) {
+// runBounded sends a request for a limited time. If sent is false, it has to go out in another way.
+func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (value any, err error, sent bool) {
 	err = CatchPanic(func() (err error) {
 		sent = true // if a hook panics
-		value, err, sent = s.config.Bounded.RunBounded(w.Ctx, now, r.Call)
+		value, err, sent = s.config.Bounded.RunBounded(ctx, now, r.Call)
 		value, err = checkAnswer(value, err)
 		return err
 	})
 	if sent {
-		s.recordAnswer(s.batchesOf(r), now, err)
-		s.recordOutcome(err)
 		s.noteLate(now, err)
 	}
 	return value, err, sent
+}
+
+// probe has all idle connections to the server of r used at the same time, by bounded commands, so that go-redis closes
+// those that are dead: those of a process that was stopped for long, or of a host that has vanished. Otherwise each try
+// would be given the next one of them. It does so once in ResendTime at most. The channel is closed when they have ended;
+// it is nil if there are none.
+func (s *Sender) probe(r *Request) <-chan struct{} {
+	b := s.batchesOf(r)
+	if b == nil || s.config.Bounded == nil || s.speed.get() > s.config.Bounded.Bound()/boundShare {
+		return nil
+	}
+	n, now, key := s.idleConns(r), time.Now(), r.key()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n == 0 || now.Sub(b.probed) < ResendTime {
+		return b.probes
+	}
+	ended := make(chan struct{})
+	b.probed, b.probes = now, ended
+	s.config.Spawn(func() {
+		defer close(ended)
+		var all sync.WaitGroup
+		for range n {
+			waitgroup.Go(&all, func() {
+				_ = CatchPanic(func() error { s.config.Bounded.Probe(key); return nil })
+			})
+		}
+		all.Wait()
+	})
+	return ended
 }
 
 // noteLate records whether a bounded call that has ended with err was ended in time. If go-redis bounds calls in another
@@ -343,26 +374,24 @@ func (s *Sender) noteLate(began time.Time, err error) {
 		"took", time.Since(began), "bound", s.config.Bounded.Bound())
 }
 
-// mayBound reports whether the goroutine of a caller may send a call that is bounded. If the call has no answer in
-// time, its connection is closed. So Redis must have answered the last call, and the recent ones much faster. There must
-// be a connection, and if it turns out to be too old to be used, the beginning of another one is not bounded: so the
-// server must have answered just now. The caller must have the time: a caller whose context is canceled during the call
-// leaves when the call ends.
-func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) bool {
-	if s.config.Bounded == nil || !w.OnCaller || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
-		return false
+// mayBound reports whether a call may be bounded, and whether the goroutine of its caller may send it then. If the call
+// has no answer in time, its connection is closed. So the server must have answered the last call, and the recent ones much
+// faster, and there must be a connection. If that turns out to be too old to be used, the beginning of another one is not
+// bounded: so for the goroutine of its caller the server must have answered just now. And the caller must have the time: a
+// caller whose context is canceled during the call leaves when the call ends.
+func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) (bounded, onCaller bool) {
+	if s.config.Bounded == nil || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
+		return false, false
 	}
-	bound, at := s.config.Bounded.Bound(), now.Sub(s.began)
-	if bound == 0 || !w.hasUntil(now.Add(bound)) || s.speed.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
-		return false
+	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(r)
+	if bound == 0 || b == nil || s.speed.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
+		return false, false
 	}
-	b := s.batchesOf(r)
-	if b == nil {
-		return false
-	}
-	silence := at - time.Duration(b.heard.Load())
+	heard := time.Duration(b.heard.Load())
+	silence := at - heard
 	hasOne := silence < idleTime && s.asking.Load() == 1 // that of the last call, and go-redis need not be asked
-	return silence < s.config.Fresh && (hasOne || s.idleConns(r) > s.config.MinIdle)
+	bounded = heard >= 0 && (hasOne || s.idleConns(r) > s.config.MinIdle)
+	return bounded, bounded && w.OnCaller && silence < s.config.Fresh && w.hasUntil(now.Add(bound))
 }
 
 // idleConns returns how many connections for a request are known to be idle.

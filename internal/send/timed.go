@@ -54,6 +54,8 @@ type Bounder interface {
 	// RunBounded runs one call, as Transport.Run does. If sent is false, the call was not sent, or not run because the
 	// server does not know its script. Its context has the values of caller, but not its cancellation.
 	RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool)
+	// Probe sends a command about a key, and waits for the answer for as long.
+	Probe(key string)
 }
 
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
@@ -116,8 +118,8 @@ func (t *Timed) Bound() time.Duration {
 
 // RunBounded implements Bounder.
 func (t *Timed) RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool) {
-	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), ctx: connCtx{limited{t.limit.begin(now), caller}}}
-	cmd.words, cmd.runs = c.appendTo(cmd.room[:0], false), &cmd.own
+	cmd := t.command(caller, now)
+	cmd.words = c.appendTo(cmd.room[:0], false)
 	cmd.StringCmd.Args()[1] = cmd.words[3]
 	failed := t.rdb.Process(&cmd.ctx, cmd)
 	text, err := cmd.Result()
@@ -145,6 +147,21 @@ func (t *Timed) RunBounded(caller context.Context, now time.Time, c Call) (answe
 		return n, nil, true
 	}
 	return text, nil, true
+}
+
+// Probe implements Bounder.
+func (t *Timed) Probe(key string) {
+	cmd := t.command(context.Background(), time.Now())
+	cmd.words = append(cmd.room[:0], "exists", key)
+	cmd.StringCmd.Args()[1] = key
+	_ = t.rdb.Process(&cmd.ctx, cmd)
+}
+
+// command returns a command without words.
+func (t *Timed) command(caller context.Context, now time.Time) *timedCmd {
+	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), ctx: connCtx{limited{t.limit.begin(now), caller}}}
+	cmd.runs = &cmd.own
+	return cmd
 }
 
 // A connCtx limits how long go-redis waits for a connection.

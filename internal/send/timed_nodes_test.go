@@ -88,7 +88,8 @@ func (b *nodesBench) bounds(key string) {
 			return false
 		}
 		_, err, sent := b.runBounded(key)
-		return sent && err == nil && b.mayBound(w, &r, time.Now())
+		_, onCaller := b.mayBound(w, &r, time.Now())
+		return sent && err == nil && onCaller
 	})
 }
 

@@ -120,7 +120,8 @@ func (b *timedBench) bounds() {
 			return false
 		}
 		_, err, sent := b.timed.RunBounded(w.Ctx, time.Now(), r.Call)
-		return sent && err == nil && b.mayBound(w, &r, time.Now())
+		_, onCaller := b.mayBound(w, &r, time.Now())
+		return sent && err == nil && onCaller
 	})
 }
 
@@ -366,6 +367,8 @@ type bounder struct {
 
 func (b *bounder) Bound() time.Duration { return b.bound }
 
+func (b *bounder) Probe(string) {}
+
 func (b *bounder) RunBounded(_ context.Context, _ time.Time, c Call) (any, error, bool) {
 	b.runs.Add(1)
 	if b.d > b.bound {
@@ -385,16 +388,17 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 	}
 	for name, row := range map[string]struct {
 		change
-		want bool
+		want      bool // on the goroutine of the caller
+		elsewhere bool // on another one
 	}{
 		"bounded":           {want: true},
-		"not on the caller": {change: change{wait: func(w *Wait) { w.OnCaller = false }}},
+		"not on the caller": {change: change{wait: func(w *Wait) { w.OnCaller = false }}, elsewhere: true},
 		"a deadline": {want: true, change: change{wait: func(w *Wait) {
 			w.Deadline = time.Now().Add(300 * time.Millisecond)
 		}}},
-		"a near deadline":    {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(boundedTime - 1) }}},
+		"a near deadline":    {change: change{wait: func(w *Wait) { w.Deadline = time.Now().Add(boundedTime - 1) }}, elsewhere: true},
 		"ctx has a deadline": {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(500 * time.Millisecond) }}, want: true},
-		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(boundedTime - 1) }}},
+		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(boundedTime - 1) }}, elsewhere: true},
 		"patience":           {change: change{wait: func(w *Wait) { w.NoWait = true }}, want: true},
 		"a pipeline":         {change: change{request: func(r *Request) { r.Pipeline = []Call{r.Call} }}},
 		"a long call":        {change: change{request: func(r *Request) { r.Long = true }}},
@@ -407,7 +411,7 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 			s.config.Idle = func(string) int { return 0 }
 		}}},
 		"that of the last call": {change: change{sender: func(s *Sender) { s.config.MinIdle = 1 }}, want: true},
-		"silent for a second":   {change: change{sender: func(*Sender) { time.Sleep(heardTime) }}},
+		"silent for a second":   {change: change{sender: func(*Sender) { time.Sleep(heardTime) }}, elsewhere: true},
 		"heard a moment ago":    {change: change{sender: func(*Sender) { time.Sleep(heardTime - 1) }}, want: true},
 		"no used connection": {change: change{sender: func(s *Sender) {
 			time.Sleep(idleTime)
@@ -435,10 +439,11 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 				if row.sender != nil {
 					row.sender(b.Sender)
 				}
-				b.Do(w, r, time.Time{})
+				b.asking.Add(1)
+				bounded, onCaller := b.mayBound(w, &r, time.Now())
 				b.asking.Store(0)
-				assert.Equal(t, row.want, b.config.Bounded.(*bounder).runs.Load() == 1)
-				assert.Equal(t, !row.want, b.fake.tries()+len(b.fake.pipelines()) == 1)
+				assert.Equal(t, row.want, onCaller)
+				assert.Equal(t, row.want || row.elsewhere, bounded)
 			}, bounded(0))
 		})
 	}

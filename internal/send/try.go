@@ -34,11 +34,12 @@ type try struct {
 	of     *detached
 	req    Request
 	ctx    callCtx
-	resent bool // another try of the request was under way
+	resent  bool // another try of the request was under way
+	bounded bool // it may be
 }
 
 // start makes one try on another goroutine.
-func (r *retry) start(caller context.Context, now time.Time) {
+func (r *retry) start(caller context.Context, now time.Time, bounded bool) {
 	d := r.detached
 	var t *try
 	if d == nil {
@@ -48,7 +49,7 @@ func (r *retry) start(caller context.Context, now time.Time) {
 		t = new(try)
 	}
 	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine continues
-	t.of, t.req, t.resent = d, r.req, len(r.underWay) > 0
+	t.of, t.req, t.resent, t.bounded = d, r.req, len(r.underWay) > 0, bounded
 	t.ctx = callCtx{Context: d.caller, begun: now, ended: make(chan struct{})}
 	r.underWay = append(r.underWay, t)
 	r.asking.Add(1)
@@ -57,6 +58,13 @@ func (r *retry) start(caller context.Context, now time.Time) {
 
 func (t *try) run() {
 	defer t.finish() // even if a hook ends the goroutine
+	if t.bounded {
+		value, err, sent := t.of.sender.runBounded(t.of.caller, &t.req, t.sent)
+		if sent {
+			t.value, t.err = value, err
+			return
+		}
+	}
 	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.req)
 }
 

@@ -1,0 +1,82 @@
+//go:build go1.25
+
+package virtual
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Redis answers, but all connections in the pool are dead, as after a host behind its name has vanished. go-redis hands
+// them out one after the other, and each call of a lock comes through nevertheless, soon after it was the first to ask.
+func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
+	const size = 40
+	for name, call := range map[string]func(ctx context.Context, l, held Locker) error{
+		"Lock":   func(ctx context.Context, l, _ Locker) error { return l.Lock(ctx) },
+		"Unlock": func(ctx context.Context, _, held Locker) error { return held.Unlock(ctx) },
+		"TryLock": func(ctx context.Context, l, _ Locker) error {
+			ok, err := l.TryLock(ctx, time.Second, 0)
+			if err == nil && !ok {
+				err = ErrBusy
+			}
+			return err
+		},
+		"a renewal": func(ctx context.Context, _, held Locker) error {
+			guarded, err := held.Guard(ctx)
+			if err == nil {
+				time.Sleep(time.Minute)
+				err = guarded.Err()
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				rdb, dead := v.Redis(0)
+				_, alive := v.Redis(0)
+				var to atomic.Pointer[bubble.Link]
+				to.Store(dead)
+				o := *rdb.Options()
+				o.PoolSize = size
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					return to.Load().Dial(ctx, network, addr)
+				}
+				all := redis.NewClient(&o)
+				v.Cleanup(func() { assert.NoError(v, all.Close()) })
+				c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
+				held := c.NewLock("held")
+				for range 30 { // Redis is quick
+					require.NoError(v, held.Lock(ctx))
+					require.NoError(v, held.Unlock(ctx))
+				}
+				require.NoError(v, held.Lock(ctx))
+				var warm sync.WaitGroup
+				for range size {
+					warm.Go(func() { assert.NoError(v, all.Ping(ctx).Err()) })
+				}
+				warm.Wait()
+				require.EqualValues(v, size, all.PoolStats().IdleConns)
+				time.Sleep(2 * time.Second)
+				to.Store(alive)
+				locktest.Silent(func() {
+					start := time.Now()
+					assert.NoError(v, call(ctx, c.NewLock("free"), held))
+					if name != "a renewal" {
+						assert.Less(v, time.Since(start), time.Second/2)
+					}
+				}, dead)
+			})
+		})
+	}
+}
