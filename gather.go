@@ -332,7 +332,7 @@ func (g *gathering) halfOver(held []*part) <-chan time.Time {
 	if g.request.Lease == 0 || len(held) == 0 {
 		return nil
 	}
-	left := time.Until(g.validUntil(held)) - whole/2
+	left := time.Until(g.validUntil(held...)) - whole/2
 	return time.After(max(left, whole/8, time.Millisecond))
 }
 
@@ -397,7 +397,7 @@ func (g *gathering) lost() []*part {
 // late returns the locks of which too little is left of the explicit lease.
 func (g *gathering) late() []*part {
 	return those(g.parts, func(p *part) bool {
-		left, whole := time.Until(g.validUntil([]*part{p})), lease.Validity(g.request.Lease)
+		left, whole := time.Until(g.validUntil(p)), lease.Validity(g.request.Lease)
 		if g.request.Lease == 0 {
 			return p.report.Kept && !lease.EnoughValidityLeft(left, lease.Validity(p.longest()), true)
 		}
@@ -407,8 +407,8 @@ func (g *gathering) late() []*part {
 
 // endsApart reports whether the explicit leases of the locks end at different times: by more than a fiftieth of a lease.
 func (g *gathering) endsApart() bool {
-	last := g.validUntil(g.parts).Add(lease.Validity(g.request.Lease) / 50)
-	return slices.ContainsFunc(g.parts, func(p *part) bool { return g.validUntil([]*part{p}).After(last) })
+	last := g.validUntil(g.parts...).Add(lease.Validity(g.request.Lease) / 50)
+	return slices.ContainsFunc(g.parts, func(p *part) bool { return g.validUntil(p).After(last) })
 }
 
 // longest returns the lease that p has if it is renewed.
@@ -453,7 +453,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 
 // endTogether makes the holds on the locks, which have an explicit lease, end with the first of them.
 func (g *gathering) endTogether() {
-	end := g.validUntil(g.parts)
+	end := g.validUntil(g.parts...)
 	for _, p := range g.parts {
 		if p.in != nil {
 			p.in.client.engine().LimitValidity(p.in.lock, engine.OwnerOf(g.ctx), end)
@@ -462,7 +462,7 @@ func (g *gathering) endTogether() {
 }
 
 // validUntil returns the time until which the locks in held are valid that have an explicit lease.
-func (g *gathering) validUntil(held []*part) time.Time {
+func (g *gathering) validUntil(held ...*part) time.Time {
 	end := time.Now().Add(lease.Validity(cmp.Or(g.request.Lease, math.MaxInt64)))
 	for _, p := range held {
 		if p.held && p.in != nil {

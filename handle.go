@@ -310,11 +310,6 @@ func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Ho
 	return newHold(ctx, h, "tryacquire", r)
 }
 
-// extend implements [Hold.Extend], which adds the name to the error.
-func (h *handle) extend(ctx context.Context, lease time.Duration) error {
-	return h.commands().extend(ctx, lease)
-}
-
 // Unlock decrements the hold count of the caller, and releases the lock when the count reaches 0. A released lock is
 // handed off to the next waiter of this process without a request (see [WithHandoffWindow]), or else to the next
 // process in the wait queue. If no owner waits, the hold is deleted from Redis.

@@ -225,7 +225,7 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	case h.lease == 0:
 		err = engine.ErrRenewed
 	default:
-		err = h.lock.extend(h.owner().In(ctx), lease)
+		err = h.lock.commands().extend(h.owner().In(ctx), lease)
 	}
 	return failed("extend", h.Name(), err)
 }
@@ -234,7 +234,7 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 // but acquiring it once more sets its lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 	if ours, ok := l.(known); ok {
-		return ours.inside().extend(ctx, lease)
+		return ours.inside().commands().extend(ctx, lease)
 	}
 	guarded, err := l.Guard(ctx)
 	if err != nil {

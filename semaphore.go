@@ -184,12 +184,9 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 }
 
 func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
-	if err := s.usable(ctx); err != nil {
-		return reply{}, s.fail(op, err)
-	}
-	count := call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}}
-	r, err := s.client.engine().Ask(ctx, count)
-	return r, s.fail(op, err)
+	return ask(ctx, &s.handle, op, func(_ commands, ctx context.Context) (reply, error) {
+		return s.client.engine().Ask(ctx, call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}})
+	})
 }
 
 // Holders returns the holders of permits, sorted by the time at which they expire. The Field of a Java permit is its

@@ -3,11 +3,10 @@ package engine
 // Events: what an engine reports about callers and holds.
 //
 // Rules: every call that acquires locks ends in one Acquired or one GaveUp for each of its locks, unless it is refused
-// for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold
-// that a call has told is reported once, as Released (with a hold count of 0), Detached, Expired or Lost, whichever part
-// notices it. No mutex
-// is held while an event is reported. Only the call that an event is about waits for the report. Without an Observer,
-// each place that reports costs one check, and makes no measurements.
+// for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold that
+// a call has told is reported once, as Released (with a hold count of 0), Detached, Expired or Lost, whichever part
+// notices it. No mutex is held while an event is reported. Only the call that an event is about waits for the report.
+// Without an Observer, each place that reports costs one check, and makes no measurements.
 
 import (
 	"context"

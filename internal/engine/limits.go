@@ -5,8 +5,8 @@ package engine
 // Rules: a hold has the limits of the Lock value through which it was acquired. A hold is never valid for longer than
 // MaxHold, and no request asks for a longer lease, so the record in Redis does not outlive the validity. A record is
 // neither deleted nor handed off before MinHold has passed: the last Unlock sets its lease to the rest of that time.
-// ForceUnlock does not wait for MinHold, and neither does a hold that no call has told. Readers with limits share no record, because the
-// limits of two holds end at different times.
+// ForceUnlock does not wait for MinHold, and neither does a hold that no call has told. Readers with limits share no
+// record, because the limits of two holds end at different times.
 
 import (
 	"time"

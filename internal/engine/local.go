@@ -57,7 +57,7 @@ func (k *localBackend) ask(time.Time) (res Answer, err error) {
 	res.Sent, res.Status = sent, status
 	if err == nil {
 		k.refusal, k.cause = refused, refused.Cause
-	} else if refused.Cause == nil && refused.Who != "" { // others are the reason, and the caller leaves in the middle of an attempt
+	} else if refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
 		k.refusal, k.cause = refused, nil
 		k.noteRefusal()
 	}

@@ -3,9 +3,10 @@ package engine
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
-// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported once,
-// by the call that has found it or by the reporter. The loss of a hold that no call has told is not reported. Of many losses, which have one cause, the log gets at most report.MostLines
-// lines in any second; the others are counted (lossLines).
+// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported
+// once, by the call that has found it or by the reporter. The loss of a hold that no call has told is not reported. Of
+// many losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
+// (lossLines).
 
 import (
 	"errors"
