@@ -20,7 +20,6 @@ import (
 var (
 	fairAcquire = record.Script("fair_acquire")
 	fairRelease = record.Script("fair_release")
-	fairRename  = record.Script("fair_rename")
 	fairForce   = record.Script("fair_force")
 )
 
@@ -137,9 +136,10 @@ func (l *fairLock) leave(r contract.Release, undo bool) call {
 		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
+// Rename needs nothing of the queue: a waiter there that has nobody is overdue soon.
 func (l *fairLock) Rename(r contract.Rename) call {
-	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:5], Args: args}
+	keys := append(l.keys[:1:1], record.LineKeys(l.keys[0])...)
+	return call{Script: lockRename, Keys: keys, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *fairLock) Force(seen ...string) call {

@@ -24,7 +24,6 @@ var (
 
 	writeAcquire = record.Script("write_acquire")
 	writeRelease = record.Script("write_release")
-	writeInspect = record.Script("write_inspect")
 
 	rwForce = record.Script("rw_force")
 )
@@ -270,7 +269,10 @@ func (l *writeLock) Rename(r contract.Rename) call {
 }
 
 func (l *writeLock) Inspect(field string) call {
-	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
+	if field != "" {
+		field += record.WriteSuffix
+	}
+	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field, "write"}}
 }
 
 func (l *writeLock) Force(seen ...string) call {

@@ -20,11 +20,10 @@ var storyCalls = map[string][2]string{
 	"lock_rename":        {"lock order places", "from to lease until ends late"},
 	"renew":              {"lock", "field lease exact"},
 	"force":              {"lock order places token", "channel how seen"},
-	"inspect":            {"lock", "field"},
+	"inspect":            {"lock", "field mode"},
 	"tombstone_remove":   {"places", "field"},
 	"fair_acquire":       {fairKeys, "field lease wait turns how count waits asked whole"},
 	"fair_force":         {fairKeys, "wait turns how seen"},
-	"fair_rename":        {"lock queue timeouts fair places", "from to lease until ends late wait"},
 	"fair_release":       {fairKeys, "field wait turns how | left late rollback"},
 	"read_acquire":       {"lock writers worder wplaces", "field lease prefix | count other"},
 	"read_release":       {rwKeys, "field prefix rwchannel how window | left late strict"},
@@ -62,7 +61,7 @@ var storyDefaults = map[string]string{
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
 	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "strict": "1", "late": "0",
-	"rollback": "0", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m",
+	"rollback": "0", "mode": "", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m",
 	"writing": "3s",
 }
 
