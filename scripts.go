@@ -52,7 +52,7 @@ func upToDefaults(args, more []any, defaults ...any) []any {
 }
 
 // forSeen returns c, which releases a lock by force, for the holders with the fields in seen only: see
-// internal/lua/seen.lua. A field has suffix appended in Redis.
+// internal/lua/forced.lua. A field has suffix appended in Redis.
 func forSeen(c call, seen []string, suffix string) call {
 	c.Args = slices.Clip(c.Args)
 	for _, field := range seen {

@@ -28,7 +28,7 @@
 -- If the user may not read a key, the answer is an error that names the key or the command. Data that no lock writes
 -- is refused: see record.lua.
 
---[[with forms record announce clock semaphore clients standing tombstones line readers waiters]]
+--[[with forms record announce clock semaphore clients tombstones line readers waiters]]
 return answer(function()
 local lock, queue, timeouts, places, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

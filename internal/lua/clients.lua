@@ -21,17 +21,6 @@ local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
-local function listeners(channel, how)
-    if how == in_both_ways then
-        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
-        local n = math.max(plain or 0, sharded or 0)
-        return (n > 0 or plain and sharded) and n or nil
-    end
-    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    may_ask = not n.err
-    return may_ask and n[2] or nil
-end
-
 -- A call in Lua may have some thousand arguments at most.
 local function subscribers(channels, how)
     local found = {}
@@ -56,6 +45,8 @@ local function subscribers(channels, how)
     end
     return found
 end
+
+local function listeners(channel, how) return subscribers({channel}, how)[channel] end
 
 local function grant_lease(wish, kept)
     return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))

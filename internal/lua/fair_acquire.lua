@@ -47,7 +47,7 @@ if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) 
 end
 --[[end]]
 
---[[with forms record announce clock counter token clients grant standing tombstones queue]]
+--[[with forms record announce clock counter token clients grant tombstones queue]]
 return answer(function()
 local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[3], ARGV[4], ARGV[5])
 local lock, wait_timeout = q.lock, q.wait_timeout
@@ -141,7 +141,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
             ahead = redis.call('lpos', q.waiters, field, 'maxlen', far) or far
         end
         local legacy = p and p.java == '1' or holder and not is_relocks(holder)
-        local place = standing_of(nil, enqueue and not lost and legacy, lost)
+        local place = lost and 3 or enqueue and legacy and 2 or 0
         if enqueue and asked ~= '0' then
             place = place + 4 * math.min(ahead or far, far)
         end

@@ -6,14 +6,14 @@
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
--- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See forced.lua.
 -- Returns  {1, 0, 0, clients} released, {0, 0, 0} the lock was free, or has another holder. For clients see
---          evicted.lua.
+--          forced.lua.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
 -- A hash that no lock writes is refused and stays as it is: see record.lua.
 
---[[with forms record announce clock counter token clients evicted grant standing tombstones line passing seen]]
+--[[with forms record announce clock counter token clients grant tombstones line passing forced]]
 return answer(function()
 local lock, tokens = KEYS[1], KEYS[4]
 local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)

@@ -34,7 +34,7 @@
 -- Defines  leave(line, field)                    removes the place of a wait, if it has one.
 -- Defines  leave_held(line, field, ...)          the same, of a lock that the script has just acquired; if this fails,
 --          the record is deleted, whose only fields follow, and the script ends.
--- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
+-- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see line.lua.
 -- For the files of the line:
 -- Defines  grants_to(channel, p)                 the channel on which the client of a place is told of a grant.
 -- Defines  parse_place(text, client)             the place of a client.
@@ -144,7 +144,13 @@ local function leave_held(line, field, ...)
 end
 
 local function standing(line, joined, lost, legacy)
-    return standing_of(joined and redis.call('zrank', line.order, line.mine.client) or nil, legacy, lost)
+    local ahead = joined and redis.call('zrank', line.order, line.mine.client)
+    if legacy then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return lost and 3 or 0
 end
 
 -- The first place is usually enough. The farther a script gets, the more places it reads at a time.

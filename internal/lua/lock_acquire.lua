@@ -22,7 +22,7 @@
 --          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
 --          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
 --          be announced on the channel of the lock alone, 3 if the caller has no place because this server does not
---          know the subscription of its client, else 0: see standing.lua.
+--          know the subscription of its client, else 0: see line.lua.
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
@@ -106,7 +106,7 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or redis.call('exists', order, waits) > 0) then
-    --[[with announce clock clients grant standing tombstones line passing]]
+    --[[with announce clock clients grant tombstones line passing]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then

@@ -13,7 +13,7 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused: see record.lua.
 
---[[with record standing]]
+--[[with record]]
 return answer(function()
 local lock, field, lease, hold_count = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '1'
 
@@ -23,7 +23,7 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 elseif not mine and pttl ~= -2 then
     check_record(lock)
-    return {0, pttl, standing_of(nil, true)}
+    return {0, pttl, 2}
 end
 redis.call('hset', lock, field, hold_count)
 if not mine then

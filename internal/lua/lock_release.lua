@@ -103,7 +103,7 @@ deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[with clock token clients grant standing tombstones line passing]]
+    --[[with clock token clients grant tombstones line passing]]
     passed_on = leave_and_pass(lock, order, waits, field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             return had and settle(line) or nil

@@ -19,7 +19,7 @@
 -- A field that was renamed leaves the line, and never acquires the lock again. A hash that no lock writes is refused,
 -- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
 
---[[with forms record announce clock counter token clients grant standing tombstones line passing renaming]]
+--[[with forms record announce clock counter token clients grant tombstones line passing renaming]]
 return answer(function()
 local lock, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'

@@ -85,7 +85,7 @@ if mode ~= 'write' and not changes_nothing() then
 end
 drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
-    --[[with counter token clients grant standing line passing writer]]
+    --[[with counter token clients grant line passing writer]]
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)

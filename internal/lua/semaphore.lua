@@ -26,8 +26,8 @@
 -- Defines  ids_of(field)                       their ids.
 -- Defines  ends_of(taken, ids)                 the time at which the first lease of the permits ends, nil if not all
 --          of them are taken; and how many are.
--- Defines  lease_until(taken, ids, ends)       has the leases of all permits end at this time; returns the answer of
---          Redis: how many of them had not been taken, or an error, and then nothing has changed.
+-- Defines  lease_until(taken, ids, ends)       has the leases of all permits end at this time; returns how many of them
+--          had not been taken.
 -- Defines  take_permits(free, taken, ids, ends)  takes available permits, all or none; their leases end at this time.
 -- Defines  return_permits(free, taken, ids, there)  returns those of the permits that are taken to the counter; returns
 --          how many these were. there is their number as the script has just read it; ids may name a permit twice.
@@ -106,7 +106,7 @@ local function lease_until(taken, ids, ends)
     for i, id in ipairs(ids) do
         all[2 * i - 1], all[2 * i] = ms(ends), id
     end
-    return redis.pcall('zadd', taken, unpack(all))
+    return redis.call('zadd', taken, unpack(all))
 end
 
 -- The counter may have an expiry, which Redisson's expire() sets. The permits then expire with it. This is set twice:
@@ -117,11 +117,11 @@ local function take_permits(free, taken, ids, ends)
         redis.call('pexpire', taken, pttl)
     end
     redis.call('incrby', free, -#ids)
-    local added = lease_until(taken, ids, ends)
+    local done, added = pcall(lease_until, taken, ids, ends)
     if added ~= #ids then
         redis.call('incrby', free, #ids - (tonumber(added) or 0))
     end
-    if type(added) == 'table' then
+    if not done then
         error(added, 0)
     end
     if pttl > 0 then

@@ -25,7 +25,7 @@
 --          ARGV[3] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
 --          front if the caller has a place in the line, 2 if only the channel tells that a permit is available, 3 if
 --          the caller has no place because this server does not know the subscription of its client, else 0: see
---          standing.lua.
+--          line.lua.
 --
 -- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
 -- A caller that waits in the line goes on waiting if the semaphore gets fewer permits than it wants: see fits.
@@ -74,9 +74,8 @@ if total ~= permits and total >= 0 then
 end
 
 local function lengthen()
-    local answer = ends < now + lease and lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
+    if ends < now + lease then
+        lease_until(taken, ids, now + lease)
     end
 end
 
@@ -101,7 +100,7 @@ if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', w
 end
 --[[end]]
 
---[[with clients standing permit tombstones line passing permits]]
+--[[with clients permit tombstones line passing permits]]
 -- Whether a holder that does not use the line will announce the release of its permit on the channel alone. Of many
 -- permits it reads some.
 local function has_legacy_holder()

@@ -65,7 +65,7 @@ end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[with clients standing permit tombstones line passing permits]]
+    --[[with clients permit tombstones line passing permits]]
     passed_on = leave_and_pass(free, order, waits, id, late, function(line)
         if count_free(free) <= 0 then
             return

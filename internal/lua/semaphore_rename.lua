@@ -18,7 +18,7 @@
 -- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
 -- A field that was renamed leaves the line, and never takes a permit again.
 
---[[with forms record announce clock semaphore clients standing permit tombstones line passing renaming]]
+--[[with forms record announce clock semaphore clients permit tombstones line passing renaming]]
 return answer(function()
 local free, taken, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
 local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
@@ -28,24 +28,17 @@ local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 local old, new = ids_of(from), ids_of(to)
 check_permits(taken)
 
-local function take_lease()
-    local answer = lease_until(taken, new, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
-end
-
 local there = ends_of(taken, new)
 local renamed = there and there > now
 local may = not renamed and not past_end(ends_at, now) and not is_buried(waits, to)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
-    take_lease()
+    lease_until(taken, new, now + lease)
     redis.call('zrem', taken, unpack(old))
     renamed = true
 elseif renamed and ends_at > 0 then
-    take_lease()
+    lease_until(taken, new, now + lease)
 elseif renamed then
     lease = there - now
 end

@@ -24,10 +24,7 @@ end
 -- This write needs no memory, and after it Redis accepts the next one even if memory is short.
 redis.call('zrem', taken, '')
 if exact or ends < now + lease then
-    local answer = lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
+    lease_until(taken, ids, now + lease)
 end
 return {1, 0, 0}
 end, {'zset'})

@@ -15,7 +15,7 @@
 -- finds one does nothing: it is late, and the number may have been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
---[[with forms record announce clock semaphore clients standing permit tombstones line passing permits]]
+--[[with forms record announce clock semaphore clients permit tombstones line passing permits]]
 return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]

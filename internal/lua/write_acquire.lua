@@ -27,7 +27,7 @@
 --          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
 --          four for each place in front if the caller has a place in the line, 2 if the release will be announced on
 --          the channel of the lock alone, 3 if the caller has no place because this server does not know the
---          subscription of its client, else 0: see standing.lua.
+--          subscription of its client, else 0: see line.lua.
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 -- A hash that no lock writes is refused and never deleted: see record.lua.
@@ -55,7 +55,7 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], 
 end
 --[[end]]
 
---[[with forms record announce clock counter token clients grant standing tombstones line passing readers]]
+--[[with forms record announce clock counter token clients grant tombstones line passing readers]]
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

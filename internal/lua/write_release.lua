@@ -41,7 +41,7 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and
 end
 --[[end]]
 
---[[with record announce clock counter token clients grant standing tombstones line passing readers writer]]
+--[[with record announce clock counter token clients grant tombstones line passing readers writer]]
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])

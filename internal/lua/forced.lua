@@ -1,10 +1,13 @@
--- Prelude of the scripts that release a lock by force: the holders that an operator has seen. Only they lose the lock.
+-- Prelude of the scripts that release a lock by force: who loses it.
 --
--- The last arguments of such a script are their fields. Without them every holder loses the lock.
+-- The last arguments of such a script are the fields of the holders that an operator has seen. Only they lose the lock.
+-- Without them every holder does.
 --
 -- Defines  seen_from(n)           the fields in ARGV from the index n on, as a set; nil if there are none.
 -- Defines  may_force(lock, seen)  whether each holder of a lock without a mode is in the set, or there is no set. Of
 --          Redisson's multi lock of values the owners are in the set.
+-- Defines  with_clients(reply, fields)  the reply with the IDs of the clients appended that have lost one of these
+--          holds, each once. Only clients of relock count, because others do not listen: see forced.go of the engine.
 
 local function seen_from(n)
     if #ARGV < n then
@@ -36,4 +39,17 @@ local function may_force(lock, seen)
         end
     end
     return true
+end
+
+local function with_clients(reply, fields)
+    local seen = {}
+    -- At most most_taken, and most_of_hold.
+    for _, field in ipairs(fields) do
+        local client = is_relocks(field) and client_of(field)
+        if client and not seen[client] then
+            seen[client] = true
+            reply[#reply + 1] = client
+        end
+    end
+    return reply
 end
