@@ -136,10 +136,8 @@ func (l *fairLock) leave(r contract.Release, undo bool) call {
 		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
 }
 
-// Rename needs nothing of the queue: a waiter there that has nobody is overdue soon.
 func (l *fairLock) Rename(r contract.Rename) call {
-	keys := append(l.keys[:1:1], record.LineKeys(l.keys[0])...)
-	return call{Script: lockRename, Keys: keys, Args: renameArgs(r, "", r.Late)}
+	return call{Script: lockRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *fairLock) Force(seen ...string) call {

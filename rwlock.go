@@ -202,7 +202,7 @@ func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *readLock) Rename(r contract.Rename) call {
-	return call{Script: readRename, Keys: []string{l.keys[0], l.keys[3]}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
+	return call{Script: readRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
 }
 
 func (l *readLock) Inspect(field string) call {
@@ -263,7 +263,7 @@ func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 func (l *writeLock) Rename(r contract.Rename) call {
 	return call{
 		Script: lockRename,
-		Keys:   []string{l.keys[0], l.keys[2], l.keys[3]},
+		Keys:   []string{l.keys[0], l.line},
 		Args:   renameArgs(r, record.WriteSuffix, r.Late),
 	}
 }

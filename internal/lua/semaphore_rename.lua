@@ -1,10 +1,8 @@
 -- Renames a hold of a permit, or of several: its permits get other ids, and the number of available permits does not
 -- change. See lock_rename.lua.
 --
--- KEYS[1]  the number of available permits: a string; see semaphore.lua.
--- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
--- KEYS[4]  the waits of the line: a hash.
+-- KEYS[1]  the taken permits: a zset; see semaphore.lua.
+-- KEYS[2]  the waits of the line, which have the tombstones: a hash, see tombstones.lua.
 -- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
@@ -16,11 +14,11 @@
 --          has all of its permits, their lease has expired, to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
--- A field that was renamed leaves the line, and never takes a permit again.
+-- A field that was renamed is not in the line, and never takes a permit again.
 
---[[with forms record announce clock semaphore clients permit tombstones line passing renaming]]
+--[[with forms record announce clock semaphore tombstones renaming]]
 return answer(function()
-local free, taken, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
+local taken, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -43,7 +41,7 @@ elseif renamed then
     lease = there - now
 end
 if late then
-    leave_and_pass(free, order, waits, from, late, function() end)
+    bury(waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
-end, {'string', 'zset', 'zset', 'hash'})
+end, {'zset', 'hash'})
