@@ -59,13 +59,56 @@ if had then
     return {1, announce_release(how, channel, '1', received), 0}
 end
 
-local line = left == '0' and try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end) or nil
-local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
-if answer[1] ~= 1 and not rolls_back then
+local found = redis.pcall('hexists', lock, write_field)
+had = found == 1
+local wrong = type(found) == 'table' -- the key holds other data: an error, after the field has left the line
+if wrong and left ~= '0' then
+    error(found, 0)
+elseif had and left ~= '0' then
+    note_hold_count(lock, write_field, left)
+    return {1, 0, 0}
+end
+local free, heard, to, line = false, 0, nil, nil
+if left == '0' then
+    line = try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end)
+    if had then
+        -- This comes before the first write, because it fails while the slot of the lock moves.
+        local living, longest = evict_dead_readers(lock, prefix, write_field)
+        redis.call('hdel', lock, write_field)
+        forget_writers(writers) -- all that wait have the same chance now, readers too
+        free = living == 0
+        if free then
+            redis.call('del', lock)
+        else
+            redis.call('hset', lock, 'mode', 'read')
+            redis.call('pexpire', lock, ms(longest))
+            announce(how, channel, '1') -- a downgrade: other readers may join
+        end
+    else
+        free = redis.call('exists', lock) == 0
+    end
+    if line then
+        try(function()
+            leave(line, write_field)
+            if late then
+                bury(line.waits, write_field)
+            end
+        end)
+    end
+    if free then
+        heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
+    end
+    if wrong then
+        error(found, 0)
+    end
+end
+local untold = free and heard == 0 and not to
+if had and untold then
+    heard = announce_release(how, channel, '1')
+elseif not had and not rolls_back then
     check_record(lock)
-elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
-    (free or redis.call('hget', lock, 'mode') == 'read') then
+elseif not had and redis.call('exists', writers) == 0 and (untold or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
-return answer
+return {had and 1 or -1, heard, passed(line, to)}
 end, {'hash', 'zset', 'zset', 'hash', 'string'})
