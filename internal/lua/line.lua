@@ -107,25 +107,22 @@ local function join(line, field, wish)
     local begins = line.shared and {} or {'shared', ms(now)} -- while the line was empty, releases were announced to everybody
     line.shared = line.shared or now
     local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-    local wrong, size = nil, line.size
-    -- At most 4.
-    for _, command in ipairs({
-        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, unpack(begins)},
-        {'pexpire', line.order, line_life}, {'pexpire', line.waits, line_life},
-    }) do
-        local answer = not wrong and redis.pcall(unpack(command))
-        wrong = wrong or type(answer) == 'table' and answer
-        line.size = line.size + (command[1] == 'zadd' and tonumber(answer) or 0)
-    end
-    if wrong and line.size > size then
+    local size = line.size
+    local joined, why = pcall(function()
+        line.size = size + redis.call('zadd', line.order, 'nx', ms((last or 0) + 1), client)
+        redis.call('hset', line.waits, client, place, unpack(begins))
+        redis.call('pexpire', line.order, line_life)
+        redis.call('pexpire', line.waits, line_life)
+    end)
+    if not joined and line.size > size then
         remove(line, {client})
         settle(line)
     end
-    if wrong and not wrong.err:find('OOM ', 1, true) then
-        error(wrong, 0)
+    if not joined and not (type(why) == 'table' and why.err or why):find('OOM ', 1, true) then
+        error(why, 0)
     end
-    line.mine = not wrong and p or before
-    return not wrong
+    line.mine = joined and p or before
+    return joined
 end
 
 local function leave(line, field)
