@@ -1,17 +1,15 @@
 -- Prelude of the scripts that draw fencing tokens: the token counter. It may stand in front of the function answer, and
 -- does not fail.
---
--- Defines  take_token(counter, most)  the next fencing token of the counter, and how many tokens after it the caller
---          gets, too: a block of at most most tokens, or one token if most is nil. 0 and 0 if counter is nil; nil and
---          the error if a command fails.
+
+local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
+
+-- Returns the next fencing token of the counter, and how many tokens after it the caller gets, too: a block of at most
+-- most tokens, or one token if most is nil. 0 and 0 if counter is nil; nil and the error if a command fails.
 --
 -- The last token of a draw is never lower than the time in microseconds. So a counter that does not exist, or that a
 -- failover has set back, continues above all tokens that it ever gave out. A block ends at the clock, so that the
 -- counter does not run ahead of it. A counter that does not exist gives out one token only: those below may have been
 -- given out before.
-
-local too_large = 2 ^ 53 -- the first such number: from there on a token would be that of another hold, too
-
 local function take_token(counter, most)
     if not counter then
         return 0, 0

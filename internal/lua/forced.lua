@@ -2,13 +2,8 @@
 --
 -- The last arguments of such a script are the fields of the holders that an operator has seen. Only they lose the lock.
 -- Without them every holder does.
---
--- Defines  seen_from(n)           the fields in ARGV from the index n on, as a set; nil if there are none.
--- Defines  may_force(lock, seen)  whether each holder of a lock without a mode is in the set, or there is no set. Of
---          Redisson's multi lock of values the owners are in the set.
--- Defines  with_clients(reply, fields)  the reply with the IDs of the clients appended that have lost one of these
---          holds, each once. Only clients of relock count, because others do not listen: see forced.go of the engine.
 
+-- Returns the fields in ARGV from the index n on, as a set; nil if there are none.
 local function seen_from(n)
     if #ARGV < n then
         return nil
@@ -21,6 +16,8 @@ local function seen_from(n)
     return seen
 end
 
+-- Whether each holder of a lock without a mode is in the set, or there is no set. Of Redisson's multi lock of values
+-- the owners are in the set.
 local function may_force(lock, seen)
     if not seen then
         return true
@@ -41,6 +38,8 @@ local function may_force(lock, seen)
     return true
 end
 
+-- Appends the IDs of the clients that have lost one of these holds to the reply, each once. Only clients of relock
+-- count, because others do not listen: see forced.go of the engine.
 local function with_clients(reply, fields)
     local seen = {}
     -- At most most_taken, and most_of_hold.

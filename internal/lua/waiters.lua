@@ -11,18 +11,6 @@
 -- Rules: nothing is written. No number of a request leaves the script, because a grant names that number: see
 -- internal/engine/line.go. At most most_listed waiters are returned, the first ones. If the user may not ask for the
 -- number of subscribers, the rest of the answer is right all the same.
---
--- For the script:
--- Defines  queue_waiters(all, timeouts, places, channel, how)  the waiters of a fair lock. all has the fields of its
---          queue; timeouts is {member, score, ...}; places is the key of the places: see queue.lua.
--- Defines  line_waiters(order, waits, held, writers, channel, how)  the waiters of any other lock: those in the line, in
---          order, and behind them the writers that have no place; how many waiters there are. held has true for the
---          fields that hold the lock, and writers is {member, score, ...}.
--- For this file:
--- Defines  values_of(key, fields)                the values of at most most_listed fields.
--- Defines  scores(list)                          a table with the score of each member.
--- Defines  add_waiter(waiters, ...)              adds a waiter, whose parts are as above.
--- Defines  first_places(waits, clients)          the first places of the line, and how many there are.
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
 
@@ -46,8 +34,9 @@ local function add_waiter(waiters, ...)
     end
 end
 
--- A waiter that is not subscribed asks by itself. It may be subscribed to the channel of its own that Redisson uses, and
--- Java is.
+-- The waiters of a fair lock. all has the fields of its queue, timeouts is {member, score, ...}, and places the key of
+-- the places: see queue.lua. A waiter that is not subscribed asks by itself. It may be subscribed to the channel of its
+-- own that Redisson uses, and Java is.
 local function queue_waiters(all, timeouts, places, channel, how)
     local ends, fields, channels = scores(timeouts), {}, {}
     -- At most most_listed.
@@ -72,8 +61,8 @@ local function queue_waiters(all, timeouts, places, channel, how)
     return waiters
 end
 
--- Returns the first places, most_listed at most, and how many there are. A client without a place does not count, as far
--- as the places are read.
+-- Returns the first places of the line, most_listed at most, and how many there are. A client without a place does not
+-- count, as far as the places are read.
 local function first_places(waits, clients)
     local some, places = {}, {}
     -- At most most_listed.
@@ -93,7 +82,9 @@ local function first_places(waits, clients)
     return places, n
 end
 
--- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
+-- The waiters of any other lock, and how many there are: those in the line, in order, and behind them the writers that
+-- have no place. held has true for the fields that hold the lock, and writers is {member, score, ...}. A writer that
+-- has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
 local function line_waiters(order, waits, held, writers, channel, how)
     local beats, now = scores(writers), now_ms()
     local clients = redis.call('zrangebyscore', order, '-inf', '+inf', 'limit', 0, longest_line)
