@@ -22,8 +22,7 @@
 --          else 0. Four is added for each place in front of a caller that can be granted the lock by a message, up to
 --          far of them (see queue.lua): it asks the more rarely.
 --
--- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
--- script refuses a hash that no lock writes before it writes anything: see record.lua.
+-- Repeatable: as lock_acquire.lua, and a waiter has one place.
 
 local token
 

@@ -1,5 +1,5 @@
--- Returns who holds a lock. It is one script instead of three reads, because a go-redis client may send reads to
--- replicas, which may not have the latest record yet.
+-- Returns  who holds a lock. It is one script instead of three reads, because a go-redis client may send reads to
+--          replicas, which may not have the latest record yet.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
 -- ARGV[1]  the field of a hold, or '' for none.
@@ -7,7 +7,6 @@
 -- Returns  {number of holders, hold count of this hold, pttl}.
 --
 -- Repeatable: it only reads.
--- A hash that no lock writes is refused: see record.lua.
 
 --[[with record]]
 return answer(function()

@@ -23,6 +23,9 @@
 -- is in the order. If the lease of this hold ends without a release, shared is older than the next line, and one
 -- release too many may be left to everybody.
 --
+-- The delivery of a caller is how it learns of a grant: barge takes a free lock before all places and gets no place;
+-- defer lets the line go first; push and poll wait in the line: see parse_place.
+--
 -- This file stores the line. passing.lua passes the lock along it.
 
 local most_places = 20000 -- up to which clients join

@@ -7,11 +7,10 @@
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
 -- ARGV     behind these: the others of lock_acquire.lua, which do not count.
--- Returns  {1, 0, 0} held, {0, pttl, 2} busy: the release will be announced on the channel of the lock alone.
---          {-1, 0, 0} there is no hold to re-enter.
+-- Returns  {1, 0, 0} held, {0, pttl, 2} busy: the release will be announced on the channel of the lock alone. {-1, 0,
+--          0} there is no hold to re-enter.
 --
--- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A hash that no lock writes is refused: see record.lua.
+-- Repeatable: see lock_acquire.lua.
 
 --[[with record]]
 return answer(function()

@@ -15,8 +15,8 @@
 --          it, or to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
--- A field that was renamed is not in the line, and never acquires the lock again. A hash that no lock writes is refused,
--- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
+-- A field that was renamed is not in the line, and never acquires the lock again. A hash that no lock writes stays as
+-- it is, and from has a tombstone, if a request with from may still run.
 
 --[[with record clock tombstones renaming]]
 return answer(function()

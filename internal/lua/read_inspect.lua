@@ -1,4 +1,4 @@
--- Returns who holds the read lock of a read/write lock, and evicts dead readers.
+-- Returns  who holds the read lock of a read/write lock, and evicts dead readers.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- ARGV[1]  the field of a read hold, or '' for none.
@@ -6,7 +6,7 @@
 -- Returns  {1 if there are readers, else 0; hold count of this hold; pttl}.
 --
 -- Repeatable: a second run finds no dead readers to evict.
--- A hash that no lock writes is refused, unless it has this hold, and never emptied: see record.lua.
+-- A hash with this hold is not refused, and other data in it stay.
 
 --[[with record clock tombstones readers]]
 return answer(function()

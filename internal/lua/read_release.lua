@@ -1,26 +1,23 @@
--- Sets the hold count of a read hold to a lower value, or ends the hold, or whatever an attempt may have left in
--- Redis. When the last read hold ends, the lock passes to the first writer in the line: see writer.lua.
+-- Sets the hold count of a read hold to a lower value, or ends the hold, or whatever an attempt may have left in Redis.
+-- When the last read hold ends, the lock passes to the first writer in the line: see writer.lua.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the prefix of the key of a lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
---          another server.
+-- ARGV[5]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
--- ARGV[8]  1, which is the default, to refuse a hash that no lock writes, see record.lua; 0 to roll back an attempt,
---          which leaves such a hash as it is.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
---          free; passed is 1 if the lock has its next holder already, else 0. {-1, 0, 0} there is no such hold.
+-- ARGV[8]  1, which is the default, to refuse a hash that no lock writes; 0 to roll back an attempt, which leaves it as
+--          it is.
+-- Returns  {1, heard, passed} done: see lock_release.lua. {-1, 0, 0} there is no such hold.
 --
--- Repeatable, and then answers {-1, 0, 0}: a late or second run ends no other hold, because the field belongs to one
--- acquire operation and to those that it was handed off to. The last reader frees the lock, unless its owner holds
+-- Repeatable, and then answers {-1, 0, 0}: see lock_release.lua. The last reader frees the lock, unless its owner holds
 -- the write lock too.
 
 --[[with forms]]

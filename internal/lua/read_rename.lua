@@ -7,19 +7,16 @@
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
---          the lease again. Else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over; else 0.
 -- ARGV[6]  1 if from keeps the lock, because other readers share it, else 0.
 -- ARGV[7]  the prefix of the key of a lease.
 -- ARGV[8]  1 if a request for the lock with from may still run, else 0.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
 --          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
--- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all; or that to has left,
--- and has a tombstone. If the hold is put back before the Attach that has given up has run, from has
--- a tombstone, too.
--- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
--- is refused: see record.lua.
+-- Repeatable: as lock_rename.lua, or a second run finds that to has left, and has a tombstone. If the hold is put back
+-- before the Attach that has given up has run, from has a tombstone, too.
+-- A reader whose lease has expired does not have the lock, even if its field is still there.
 
 --[[with record clock tombstones readers renaming]]
 return answer(function()

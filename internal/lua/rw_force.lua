@@ -3,19 +3,17 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the lock to release: read or write.
 -- ARGV[2]  the prefix of the key of a read lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
 -- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See forced.lua.
--- Returns  {1, 0, 0, clients} released, {0, 0, 0} this lock was free, or has other holders. For clients see
---          forced.lua.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} this lock was free, or has other holders. For clients see forced.lua.
 --
 -- Once: other owners may have acquired this lock before the script runs again.
--- A hash that no lock writes is refused and stays as it is: see record.lua.
 
 --[[with forms record announce clock counter token clients grant tombstones line passing readers writer forced]]
 return answer(function()

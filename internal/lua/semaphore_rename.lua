@@ -3,18 +3,16 @@
 --
 -- KEYS[1]  the taken permits: a zset; see semaphore.lua.
 -- KEYS[2]  the waits of the line, which have the tombstones: a hash, see tombstones.lua.
--- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
+-- ARGV[1]  from: the field that has the permits.
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
---          the lease again. Else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over; else 0.
 -- ARGV[6]  1 if a request for permits with from may still run, else 0.
 -- Returns  {1, lease, now} to has the permits, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field
 --          has all of its permits, their lease has expired, to has ended, or the hold is over.
 --
--- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
--- A field that was renamed is not in the line, and never takes a permit again.
+-- Repeatable: see lock_rename.lua.
 
 --[[with forms record announce clock semaphore tombstones renaming]]
 return answer(function()

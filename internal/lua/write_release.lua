@@ -3,27 +3,23 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the prefix of the key of a read lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
---          another server.
+-- ARGV[5]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
 -- ARGV[8]  1 to roll back an attempt; the default is 0.
 -- ARGV[9]  of a rollback: the field of the caller's read hold; the default is ''.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
---          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
---          else 0. {-1, heard, passed} there is no such hold.
+-- Returns  {1, heard, passed} done: see lock_release.lua. {-1, heard, passed} there is no such hold.
 --
--- Repeatable, and then answers {-1, heard, passed}: a late or second run ends no other hold, because the field
--- belongs to one acquire operation and to those that it was handed off to. The lock is free afterwards, unless its
--- owner holds the read lock too and keeps it. A hash that no lock writes is refused: see record.lua. A rollback
--- leaves such a hash as it is, and still ends the wait of the caller.
+-- Repeatable, and then answers {-1, heard, passed}: see lock_release.lua. The lock is free afterwards, unless its owner
+-- holds the read lock too and keeps it. A rollback leaves a hash that no lock writes as it is, and still ends the wait
+-- of the caller.
 
 --[[with forms]]
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
