@@ -73,18 +73,12 @@ if type(counter) == 'string' then
     return {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
 
--- At most most_holds, and two.
-if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
-    refuse(lock, 'fields ' .. most_holds + 2)
+check_record(lock)
+local entries, strange = fields_of(lock)
+if strange then
+    refuse(lock, strange)
 end
--- At most most_holds, and the mode.
-local entries = redis.call('hgetall', lock)
-local pttl = redis.call('pttl', lock)
-local mode
--- At most most_holds.
-for i = 1, #entries, 2 do
-    mode = mode or entries[i] == 'mode'
-end
+local pttl, mode = redis.call('pttl', lock), redis.call('hexists', lock, 'mode') == 1
 
 local record, held, leases = {}, {}, 0
 -- At most most_holds, and most_leases of them all.

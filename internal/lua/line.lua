@@ -60,12 +60,8 @@ local function open_line(lock, order, waits, field)
 end
 
 local function remove(line, clients)
-    -- At most longest_line. A call in Lua may have some thousand arguments at most.
-    for from = 1, #clients, 1000 do
-        local part = {unpack(clients, from, math.min(from + 999, #clients))}
-        line.size = line.size - redis.call('zrem', line.order, unpack(part))
-        redis.call('hdel', line.waits, unpack(part))
-    end
+    line.size = line.size - in_parts('zrem', line.order, clients)
+    in_parts('hdel', line.waits, clients)
 end
 
 -- Ends a line without clients, of a lock that is free.

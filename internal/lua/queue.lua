@@ -182,10 +182,7 @@ local function replace_list(q, stay)
     keep_lease()
     redis.call('rpush', q.waiters, '')
     redis.call('del', q.waiters)
-    -- At most longest_queue. A call in Lua may have some thousand arguments at most.
-    for from = 1, #stay, 1000 do
-        redis.call('rpush', q.waiters, unpack(stay, from, math.min(from + 999, #stay)))
-    end
+    in_parts('rpush', q.waiters, stay)
     keep_lease()
 end
 
@@ -270,12 +267,8 @@ local function leave_queue(q, leaving, holder)
     for field in pairs(leaving) do
         fields[#fields + 1] = field
     end
-    -- At most most_passed, and one. A call in Lua may have some thousand arguments at most.
-    for from = 1, #fields, 1000 do
-        local to = math.min(from + 999, #fields)
-        redis.call('zrem', q.timeouts, unpack(fields, from, to))
-        redis.pcall('hdel', q.places, unpack(fields, from, to)) -- with pcall: a release goes on if the key holds other data
-    end
+    in_parts('zrem', q.timeouts, fields)
+    pcall(in_parts, 'hdel', q.places, fields) -- a release goes on if the key holds other data
     local left = (java or #fields > 1) and move_up(q, leaving) or redis.call('lrem', q.waiters, 1, fields[1])
     last = redis.call('lindex', q.waiters, -1)
     if redis.pcall('hexists', q.places, '') == 1 and (not last or redis.call('hlen', q.places) == 1) then

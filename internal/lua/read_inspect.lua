@@ -13,10 +13,7 @@ return answer(function()
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
 
-local hold_count = hold_count_of(field ~= '' and redis.call('hget', lock, field))
-if hold_count > 0 and lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
-    hold_count = 0
-end
+local hold_count = field ~= '' and living_count(lock, prefix, field) or 0
 if hold_count == 0 then
     check_record(lock)
 end

@@ -31,15 +31,6 @@ if not mode then
     return {-1, 0, now}
 end
 
--- The hold count of a reader that lives, or 0.
-local function living(field)
-    local hold_count = hold_count_of(redis.call('hget', lock, field))
-    if hold_count == 0 or lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
-        return 0
-    end
-    return hold_count
-end
-
 local function set_lease_of(field)
     redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(lease))
     if mode == 'read' then
@@ -50,7 +41,7 @@ local function set_lease_of(field)
     end
 end
 
-if living(to) > 0 then
+if living_count(lock, prefix, to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
         drop_leases(waits, prefix, from, 1, 1)
@@ -65,7 +56,7 @@ if living(to) > 0 then
 end
 -- A detached field that is put back (neither splits nor ends) has a tombstone, too.
 local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
-local hold_count = over and 0 or living(from)
+local hold_count = over and 0 or living_count(lock, prefix, from)
 if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record

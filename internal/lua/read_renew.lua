@@ -20,8 +20,8 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local hold_count = hold_count_of(redis.call('hget', lock, field))
-if hold_count == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
+local hold_count = living_count(lock, prefix, field)
+if hold_count == 0 then
     return {-1, 0, 0}
 end
 

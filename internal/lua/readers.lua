@@ -111,6 +111,15 @@ local function is_dead(lock, prefix, reader)
     return true
 end
 
+-- The hold count of a reader that lives, or 0.
+local function living_count(lock, prefix, reader)
+    local hold_count = hold_count_of(redis.call('hget', lock, reader))
+    if hold_count == 0 or lease_left(prefix, reader, hold_count) <= 0 and is_dead(lock, prefix, reader) then
+        return 0
+    end
+    return hold_count
+end
+
 local most_asked = 32 -- readers
 
 -- Whether one of many readers, other than except, has a lease of at least this many ms. It asks some of them, and

@@ -129,6 +129,17 @@ local function try(step)
     return done and result or nil
 end
 
+-- Runs a command with a long list; returns the sum of its answers. A call in Lua may have some thousand arguments at
+-- most.
+local function in_parts(command, key, list)
+    local sum = 0
+    -- At most longest_queue.
+    for from = 1, #list, 1000 do
+        sum = sum + redis.call(command, key, unpack(list, from, math.min(from + 999, #list)))
+    end
+    return sum
+end
+
 -- Runs a script whose KEYS have these types. Three numbers, and the texts behind them, become one text, which costs
 -- less than a list.
 local function answer(script, types)

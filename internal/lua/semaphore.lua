@@ -125,11 +125,7 @@ local function return_permits(free, taken, ids, there)
     end
     redis.call('zrem', taken, '')
     add(free, there)
-    local removed = 0
-    -- At most most_taken, and most_of_hold.
-    for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
-        removed = removed + redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
-    end
+    local removed = in_parts('zrem', taken, ids)
     if removed ~= there then
         add(free, removed - there)
     end

@@ -68,16 +68,10 @@ local function upgrading()
     return n
 end
 
-local function beat(of)
-    redis.call('zadd', writers, ms(now_ms() + heartbeat_ttl), of)
-end
-
 local function heartbeat()
     if heartbeat_ttl > 0 then
-        beat(field)
-        if read_field ~= '' then
-            beat(read_field)
-        end
+        local ends = ms(now_ms() + heartbeat_ttl)
+        redis.call('zadd', writers, ends, field, ends, read_field ~= '' and read_field or field)
         local done, why = pcall(extend, writers, heartbeat_ttl)
         if not done then
             redis.call('zrem', writers, field, read_field)
@@ -162,10 +156,7 @@ end
 if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
-redis.call('zrem', writers, field)
-if read_field ~= '' then
-    redis.call('zrem', writers, read_field)
-end
+redis.call('zrem', writers, field, read_field)
 redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mine then
     extend(lock, lease)

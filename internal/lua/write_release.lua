@@ -45,10 +45,7 @@ local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[
 local write_field = field .. ':write'
 
 if rolls_back then
-    redis.pcall('zrem', writers, field) -- a rollback goes on if the key holds other data
-    if read_field ~= '' then
-        redis.pcall('zrem', writers, read_field)
-    end
+    redis.pcall('zrem', writers, field, read_field) -- a rollback goes on if the key holds other data
 end
 
 if had then
