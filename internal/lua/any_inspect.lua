@@ -69,16 +69,18 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n = line_waiters(KEYS[8], KEYS[9], {}, {}, permit_channel, how)
+    local waiters = {}
+    local n = line_waiters(waiters, KEYS[8], KEYS[9], {}, {}, permit_channel, how)
     return {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
 
 check_record(lock)
-local entries, strange = fields_of(lock)
-if strange then
-    refuse(lock, strange)
+-- At most most_holds, and two.
+local entries = redis.call('hrandfield', lock, most_holds + 2, 'withvalues')
+if #entries / 2 > most_holds + 1 then
+    refuse(lock, 'fields ' .. #entries / 2)
 end
-local pttl, mode = redis.call('pttl', lock), redis.call('hexists', lock, 'mode') == 1
+local pttl, mode = redis.call('pttl', lock), redis.call('hget', lock, 'mode')
 
 local record, held, leases = {}, {}, 0
 -- At most most_holds, and most_leases of them all.
@@ -107,13 +109,8 @@ local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, places, lock_channel, how)
 else
-    waiters, n = line_waiters(KEYS[8], KEYS[9], held, {}, lock_channel, how)
-    local others, more = line_waiters(KEYS[10], KEYS[11], held, writing, rw_channel, how)
-    -- At most 5 times most_listed.
-    for i = 1, math.min(#others, 5 * most_listed - #waiters) do
-        waiters[#waiters + 1] = others[i]
-    end
-    n = n + more
+    n = line_waiters(waiters, KEYS[8], KEYS[9], held, {}, lock_channel, how) +
+        line_waiters(waiters, KEYS[10], KEYS[11], held, writing, rw_channel, how)
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
 end, {'hash', 'list', 'zset', 'hash', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash'})
