@@ -1,23 +1,13 @@
 -- Prelude of the scripts of semaphores with a line: it grants permits to waiters, as grant.lua, which it replaces
 -- there, grants locks.
 
-local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
-                         -- continues
-
--- Whether the permit of a field is taken and its lease has not expired; of several permits the first one.
-local function still_held(taken, field)
-    return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
-end
+local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several
 
 -- Grants the permits that the waiter wants, which are available, and publishes that on its channel; returns whether the
--- waiter received it. nil: this user cannot grant anything. If Redis had no memory for the line when it granted a
--- place, the place is still there. Its client may have renewed the permits meanwhile, and another grant would shorten
--- their lease.
+-- waiter received it. nil: this user cannot grant anything.
 local function grant(taken, waiter, free, channel, how)
     local lease, ids = waiter.lease, ids_of(waiter.field)
-    if still_held(taken, waiter.field) then
-        return false
-    elseif not pcall(take_permits, free, taken, ids, now_ms() + lease) then
+    if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
         return nil -- for example, Redis has no memory left
     end
     local heard = tell_granted(waiter, lease, 0, channel, how)

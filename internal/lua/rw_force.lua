@@ -22,7 +22,7 @@ local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], see
 
 check_record(lock)
 local mode = redis.call('hget', lock, 'mode')
-if not mode then
+if not mode or half == 'write' and mode == 'read' then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
