@@ -182,20 +182,17 @@ func (l *readLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, err
 	return contract.ParseOutcome(r)
 }
 
-func (l *readLock) Release(r contract.Release) call { return l.leave(r, true) }
-
-// RollBack sets the hold count back to what it was before the attempt.
-func (l *readLock) RollBack(a contract.Attempt) call { return l.leave(a.AsRelease(), false) }
-
-// leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
-func (l *readLock) leave(r contract.Release, strict bool) call {
+func (l *readLock) Release(r contract.Release) call {
 	return call{
 		Script: readRelease,
 		Keys:   l.keys,
 		Args: upToDefaults([]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-			[]any{r.HoldCount, r.Late, strict}, 0, false, true),
+			[]any{r.HoldCount, r.Late}, 0, false),
 	}
 }
+
+// RollBack sets the hold count back to what it was before the attempt.
+func (l *readLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}

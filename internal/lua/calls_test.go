@@ -26,7 +26,7 @@ var storyCalls = map[string][2]string{
 	"fair_force":         {fairKeys, "wait turns how seen"},
 	"fair_release":       {fairKeys, "field wait turns how | left late rollback"},
 	"read_acquire":       {"lock writers worder wplaces", "field lease prefix | count other"},
-	"read_release":       {rwKeys, "field prefix rwchannel how window | left late strict"},
+	"read_release":       {rwKeys, "field prefix rwchannel how window | left late"},
 	"write_acquire":      {rwKeys, "field lease prefix writing rwchannel how count delivery other asked tokens whole"},
 	"write_release":      {rwKeys, "field prefix rwchannel how window | left late rollback other"},
 	"semaphore_acquire":  {"lock taken order places", "field lease permits permitted how count delivery asked whole"},
@@ -60,7 +60,7 @@ var storyDefaults = map[string]string{
 	"channel": "redisson_lock__channel:{lock}", "rwchannel": "redisson_rwlock:{lock}",
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
-	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "strict": "1", "late": "0",
+	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "late": "0",
 	"rollback": "0", "mode": "", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m",
 	"writing": "3s",
 }

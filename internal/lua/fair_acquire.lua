@@ -27,8 +27,7 @@
 local token
 
 --[[common case]]
--- The lock is free, the queue is empty, and there is no tombstone. After
--- an error the code below runs, and reports it.
+-- The lock is free, the queue is empty, and there is no tombstone.
 if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
     token = 0
     if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired

@@ -26,8 +26,7 @@ local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2]
 local token, following
 
 --[[common case]]
--- The lock is free, no process waits, and any tombstones are those of others. After an error the code below runs, and
--- reports it.
+-- The lock is free, no process waits, and any tombstones are those of others.
 if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2]) == 0 and redis.pcall('hexists', KEYS[3], ARGV[1]) == 0 then
     there = 0
 end

@@ -39,8 +39,7 @@ local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late
 
 --[[short cut]]
--- No process waits, or the common case has ended the hold, and connections hear of it. After an error the code below
--- runs, and reports it.
+-- No process waits, or the common case has ended the hold, and connections hear of it.
 if ends and (deleted == 1 or redis.pcall('exists', order) == 0) then
     if not deleted then
         deleted = redis.pcall('hdel', lock, field)

@@ -16,8 +16,7 @@
 -- A reader joins other readers unless a writer waits, and the write hold of its own owner.
 
 --[[common case]]
--- The lock is free, there are no waiters, and any tombstones are those of others. After an error the code below runs, and
--- reports it.
+-- The lock is free, there are no waiters, and any tombstones are those of others.
 local there = (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 and redis.pcall('hexists', KEYS[4], ARGV[1]) == 0 then
     there = 0

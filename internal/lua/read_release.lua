@@ -13,8 +13,6 @@
 -- ARGV[5]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
--- ARGV[8]  1, which is the default, to refuse a hash that no lock writes; 0 to roll back an attempt, which leaves it as
---          it is.
 -- Returns  {1, heard, passed} done: see lock_release.lua. {-1, 0, 0} there is no such hold.
 --
 -- Repeatable, and then answers {-1, 0, 0}: see lock_release.lua. The last reader frees the lock, unless its owner holds
@@ -42,7 +40,7 @@ end
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
+local left, late = tonumber(ARGV[6] or 0), ARGV[7] == '1'
 
 if had then
     return {1, announce_release(how, channel, '0', received), 0}
@@ -56,9 +54,7 @@ if late and left == 0 then
 end
 if hold_count == 0 then
     drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
-    if refuse_others then
-        check_record(lock)
-    end
+    check_record(lock)
     return {-1, 0, 0}
 end
 if left > 0 then

@@ -25,8 +25,7 @@
 -- A caller that waits in the line goes on waiting if the semaphore gets fewer permits than it wants: see fits.
 
 --[[common case]]
--- A permit is available, none of the taken ones has expired, and there is no line. After an error the code below runs,
--- and reports it.
+-- A permit is available, none of the taken ones has expired, and there is no line.
 if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)

@@ -21,8 +21,7 @@
 local released, received -- whether the common case has released the permit, and what Redis said when it told so
 
 --[[common case]]
--- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
--- below runs, and reports it.
+-- A permit whose lease has not expired is released, there is no line, and no connection hears of it.
 if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and

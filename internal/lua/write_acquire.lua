@@ -27,8 +27,7 @@
 local token, following
 
 --[[common case]]
--- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone. After an
--- error the code below runs, and reports it.
+-- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone.
 if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
