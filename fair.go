@@ -19,7 +19,6 @@ import (
 var (
 	fairAcquire = record.Script("fair_acquire")
 	fairRelease = record.Script("fair_release")
-	fairRename  = record.Script("fair_rename")
 	fairForce   = record.Script("fair_force")
 )
 
@@ -120,8 +119,7 @@ func (l *fairLock) leave(r contract.Release, undo bool) call {
 }
 
 func (l *fairLock) Rename(r contract.Rename) call {
-	args := renameArgs(r, "", r.Late, l.waitTimeout())
-	return call{Script: fairRename, Keys: l.keys[:5], Args: args}
+	return call{Script: lockRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *fairLock) Force(seen ...string) call {

@@ -188,7 +188,7 @@ func (l *plainLock) Release(r contract.Release) call {
 func (l *plainLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Rename(r contract.Rename) call {
-	return call{Script: lockRename, Keys: l.keys[:3], Args: renameArgs(r, "", r.Late)}
+	return call{Script: lockRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Late)}
 }
 
 // renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The

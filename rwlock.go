@@ -24,7 +24,6 @@ var (
 
 	writeAcquire = record.Script("write_acquire")
 	writeRelease = record.Script("write_release")
-	writeInspect = record.Script("write_inspect")
 
 	rwForce = record.Script("rw_force")
 )
@@ -140,24 +139,21 @@ func (l *readLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, err
 	return contract.ParseOutcome(r)
 }
 
-func (l *readLock) Release(r contract.Release) call { return l.leave(r, true) }
-
-// RollBack sets the hold count back to what it was before the attempt.
-func (l *readLock) RollBack(a contract.Attempt) call { return l.leave(a.AsRelease(), false) }
-
-// leave sets the hold count. If strict is set, it refuses a key with data that no lock writes.
-func (l *readLock) leave(r contract.Release, strict bool) call {
+func (l *readLock) Release(r contract.Release) call {
 	return l.call(readRelease, upToDefaults(
 		[]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-		[]any{r.HoldCount, r.Late, strict}, 0, false, true))
+		[]any{r.HoldCount, r.Late}, 0, false))
 }
+
+// RollBack sets the hold count back to what it was before the attempt.
+func (l *readLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
 }
 
 func (l *readLock) Rename(r contract.Rename) call {
-	return call{Script: readRename, Keys: []string{l.keys[0], l.keys[3]}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
+	return call{Script: readRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
 }
 
 func (l *readLock) Inspect(field string) call {
@@ -203,11 +199,14 @@ func (l *writeLock) leave(r contract.Release, undo bool, readField string) call 
 func (l *writeLock) Rename(r contract.Rename) call {
 	return call{
 		Script: lockRename,
-		Keys:   []string{l.keys[0], l.keys[2], l.keys[3]},
+		Keys:   []string{l.keys[0], l.line},
 		Args:   renameArgs(r, record.WriteSuffix, r.Late),
 	}
 }
 
 func (l *writeLock) Inspect(field string) call {
-	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
+	if field != "" {
+		field += record.WriteSuffix
+	}
+	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field, "write"}}
 }

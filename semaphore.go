@@ -279,7 +279,7 @@ func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *semaphore) Rename(r contract.Rename) call {
-	return l.call(semaphoreRename, renameArgs(r, "", r.Late))
+	return call{Script: semaphoreRename, Keys: []string{l.keys[1], l.line}, Args: renameArgs(r, "", r.Late)}
 }
 
 func (l *semaphore) Inspect(field string) call {

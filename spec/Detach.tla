@@ -12,7 +12,7 @@ of Redis.  A request may run late, also when its process has given up; it may
 run twice; or it may be lost, and then the process sends it again or gives up.
 Any process that has a ticket may try it, any number of times.
 
-Left out: the line, because a renamed hold only leaves it (Line.tla); time: a
+Left out: the line, because a renamed hold is not in it (Line.tla); time: a
 lease may expire whenever no process believes that it holds the lock with this
 ID (Validity.tla); permits and readers, which are renamed alike; and a reader
 that is split off, where the old ID stays.

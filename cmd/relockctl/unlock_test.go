@@ -117,7 +117,7 @@ func TestUnlockWithoutPermissionNamesThePage(t *testing.T) {
 	ctx, rdb := context.Background(), s.Client()
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
 	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "reset", "on", ">x", "~*", "&*", "+evalsha", "+eval", "+hget", "+hmget",
-		"+hgetall", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time", "+info", "+ping").Err())
+		"+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time", "+info", "+ping").Err())
 	_, errs, status := ctl(t, "", "", "--url", "redis://looker:x@"+s.Addr(), "unlock", "--yes", "orders")
 	assert.Equal(t, statusFailed, status)
 	assert.Contains(t, errs, `force unlock "orders": `)

@@ -2,7 +2,7 @@ package contract
 
 // The standing of a caller: the third number of the reply to an attempt that has found the lock busy.
 //
-// Rules: internal/lua/standing.lua makes the number, and only the methods here take it apart.
+// Rules: standing in internal/lua/line.lua makes the number, and only the methods here take it apart.
 // TestStandingIsThatOfTheScripts compares the two.
 
 // A Standing describes how a caller that has found a lock busy notices that it can have the lock.

@@ -3,6 +3,7 @@ package contract
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,11 +15,15 @@ import (
 // The scripts make the numbers that the methods of standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
-	prelude, err := os.ReadFile("../lua/standing.lua")
+	prelude, err := os.ReadFile("../lua/line.lua")
 	require.NoError(t, err)
-	source := string(prelude) + `
-		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
-		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
+	_, source, _ := strings.Cut(string(prelude), "\nlocal function standing(")
+	source, _, _ = strings.Cut(source, "\nend\n")
+	source = "local function standing(" + source + `
+		end
+		for n = 0, 1000 do redis.call('zadd', 'order', n, n) end
+		local line = {order = 'order', mine = {client = ARGV[1]}}
+		return standing(line, ARGV[1] ~= '', ARGV[3] == '1', ARGV[2] == '1')`
 	made := func(ahead any, apart, lost bool) Standing {
 		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, lost).Int64()
 		require.NoError(t, err)

@@ -837,7 +837,7 @@ func OnDetachable(t *testing.T, test func(b *FaultBench, k LockKind)) {
 }
 
 // Renames matches the requests that detach or attach a hold.
-var Renames = AnyOf(record.Script("lock_rename"), record.Script("fair_rename"), record.Script("read_rename"), record.Script("semaphore_rename"))
+var Renames = AnyOf(record.Script("lock_rename"), record.Script("read_rename"), record.Script("semaphore_rename"))
 
 // Detach detaches h.
 func (b *Bench) Detach(h *relock.Hold, keep time.Duration) (ticket string) {

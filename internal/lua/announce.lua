@@ -1,20 +1,14 @@
 -- Prelude of the scripts that publish messages.
 --
--- Defines  announce(how, channel, message, answer)          publishes message; returns the number of connections that
---          received it, as far as this server knows, and whether this user may publish it. answer is what Redis said if
---          the common case of the script has published the message, else nil.
--- Defines  announce_release(how, channel, message, answer)  publishes that a lock is free; returns how many of the
---          connections that received it are subscribed to this channel. A program that is subscribed to a pattern, to
---          show all messages, is no waiter. It counts only if this user may not ask for the number of subscribers.
---
 -- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
--- know spublish: there the message goes to all nodes. announce never fails. The user may lack the permission to
--- publish, but the change has already been made, and waiters poll.
---
--- A message that is published in both ways reaches the clients that listen in either way. A client that does not know
--- its way listens in both, and hears it twice; so the numbers of the two are not added, and the larger one counts. If
--- nobody is found in one way, and the other one is refused, it is not known whether anybody listens.
+-- know spublish: there the message goes to all nodes. A client that does not know which way its servers need publishes
+-- in both, and reaches the clients that listen in either. Such a client hears a message twice; so the numbers of the
+-- two are not added, and the larger one counts. If nobody is found in one way, and the other one is refused, it is not
+-- known whether anybody listens.
 
+-- Publishes message; returns the number of connections that received it, as far as this server knows, and whether this
+-- user may publish it: if not, the change has already been made, and waiters poll. answer is what Redis said if the
+-- common case of the script has published the message, else nil.
 local function announce(how, channel, message, answer)
     if how == in_both_ways then
         local plain = tonumber(redis.pcall('publish', channel, message))
@@ -30,7 +24,9 @@ local function announce(how, channel, message, answer)
     return may and received or 0, may
 end
 
--- Sharded channels have no patterns.
+-- Publishes that a lock is free; returns how many of the connections that received it are subscribed to this channel: a
+-- program that is subscribed to a pattern, to show all messages, is no waiter. It counts only if this user may not ask
+-- for the number of subscribers. Sharded channels have no patterns.
 local function announce_release(how, channel, message, answer)
     local received = announce(how, channel, message, answer)
     local known = received > 0 and how ~= 'spublish' and redis.pcall('pubsub', 'numsub', channel)[2]

@@ -24,11 +24,9 @@
 -- Repeatable: it only reads.
 -- If there are more than most_shown permits, the reply has one more, which is the one that expires last. The waiters
 -- of a fair lock are counted up to most_queued, and writers without a place up to most_shown.
---
--- If the user may not read a key, the answer is an error that names the key or the command. Data that no lock writes
--- is refused: see record.lua.
+-- Data that no lock writes is refused: see record.lua.
 
---[[with forms record announce clock semaphore clients standing tombstones line readers waiters]]
+--[[with forms record announce clock semaphore clients tombstones line readers waiters]]
 return answer(function()
 local lock, queue, timeouts, places, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -36,40 +34,25 @@ local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], 
 local most_shown = 10000 -- as mostShown in inspect.go
 local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
 
-local wrong
-local function read(what, ...)
-    local answer = redis.pcall(...)
-    if type(answer) == 'table' and answer.err then
-        if answer.err:find('WRONGTYPE ', 1, true) then
-            error(answer, 0)
-        end
-        wrong = wrong or answer.err .. ': ' .. what
-        return {}
-    end
-    return answer
-end
-
-local function members(what, key)
-    return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores', 'limit', 0, most_shown + 1)
+local function members(key, from)
+    return redis.call('zrangebyscore', key, from, '+inf', 'withscores', 'limit', 0, most_shown + 1)
 end
 
 -- Returns the taken permits, and the number of expired ones that are left out if there are more than most_shown. Every
 -- permit is checked, where the other scripts of a semaphore check some.
 local function permits_of(taken, now)
-    local what = 'the permits of a semaphore'
     local found = redis.pcall('type', taken).ok
     if found and found ~= 'none' and found ~= 'zset' then
         refuse(taken, 'type ' .. found) -- answer() would blame the counter, which is not a hash
     end
-    local all, expired = members(what, taken), 0
+    local all, expired = members(taken, '-inf'), 0
     if #all > 2 * most_shown then
         local first = {all[1], all[2]}
-        expired = read(what, 'zcount', taken, '-inf', ms(now))
-        all = read(what, 'zrangebyscore', taken, '(' .. ms(now), '+inf', 'withscores', 'limit', 0, most_shown + 1)
+        expired, all = redis.call('zcount', taken, '-inf', ms(now)), members(taken, '(' .. ms(now))
         if #all > 2 * most_shown then
-            local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
-            all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
-        elseif #all == 0 and type(expired) == 'number' then
+            local last = redis.call('zrevrange', taken, 0, 0, 'withscores')
+            all[#all - 1], all[#all] = last[1], last[2]
+        elseif #all == 0 then
             all, expired = first, expired - 1 -- one permit shows what the key is
         end
     end
@@ -77,7 +60,7 @@ local function permits_of(taken, now)
     for i = 1, #all, 2 do
         check_ids(taken, {all[i]})
     end
-    return all, type(expired) == 'number' and expired or 0
+    return all, expired
 end
 
 -- A counter belongs to a semaphore. GET of a hash is an error.
@@ -86,23 +69,18 @@ if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)
-    local waiters, n = line_waiters(KEYS[8], KEYS[9], {}, {}, permit_channel, how)
-    return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
+    local waiters = {}
+    local n = line_waiters(waiters, KEYS[8], KEYS[9], {}, {}, permit_channel, how)
+    return {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
 end
 
+check_record(lock)
 -- At most most_holds, and two.
-if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
-    refuse(lock, 'fields ' .. most_holds + 2)
+local entries = redis.call('hrandfield', lock, most_holds + 2, 'withvalues')
+if #entries / 2 > most_holds + 1 then
+    refuse(lock, 'fields ' .. #entries / 2)
 end
--- At most most_holds, and the mode.
-local entries = read('the lock', 'hgetall', lock)
-local pttl = redis.call('pttl', lock)
-local mode
--- At most most_holds.
-for i = 1, #entries, 2 do
-    mode = mode or entries[i] == 'mode'
-end
+local pttl, mode = redis.call('pttl', lock), redis.call('hget', lock, 'mode')
 
 local record, held, leases = {}, {}, 0
 -- At most most_holds, and most_leases of them all.
@@ -123,25 +101,16 @@ for i = 1, #entries, 2 do
     held[field] = true
 end
 
-local queued = read('the queue of a fair lock', 'lrange', queue, 0, most_queued - 1)
-local ends = members('the timeouts of a fair lock', timeouts)
-local writing = members('the waiting writers of a read/write lock', writers)
-local token = read('the token counter', 'get', tokens) or ''
-if wrong then
-    return redis.error_reply(wrong)
-end
+local queued = redis.call('lrange', queue, 0, most_queued - 1)
+local ends, writing = members(timeouts, '-inf'), members(writers, '-inf')
+local token = redis.call('get', tokens) or ''
 local fair = not mode and #queued + #ends > 0
 local waiters, n = {}, #queued
 if fair then
     waiters = queue_waiters(queued, ends, places, lock_channel, how)
 else
-    waiters, n = line_waiters(KEYS[8], KEYS[9], held, {}, lock_channel, how)
-    local others, more = line_waiters(KEYS[10], KEYS[11], held, writing, rw_channel, how)
-    -- At most 5 times most_listed.
-    for i = 1, math.min(#others, 5 * most_listed - #waiters) do
-        waiters[#waiters + 1] = others[i]
-    end
-    n = n + more
+    n = line_waiters(waiters, KEYS[8], KEYS[9], held, {}, lock_channel, how) +
+        line_waiters(waiters, KEYS[10], KEYS[11], held, writing, rw_channel, how)
 end
 return {now_ms(), pttl, record, fair and 1 or 0, waiters, n, token, '', {}}
 end, {'hash', 'list', 'zset', 'hash', 'zset', 'string', 'zset', 'zset', 'hash', 'zset', 'hash'})

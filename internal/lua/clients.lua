@@ -3,36 +3,13 @@
 -- A waiter is {field, lease of its grant in ms, fenced ('1' if it needs a token), asked (the number of its last
 -- request)}. The number is a secret of its client: see internal/engine/line.go. A waiter whose delivery is 'poll' gets
 -- no message.
---
--- Defines  client_of(field)             the client of a field.
--- Defines  listeners(channel, how)      the number of connections of this server that are subscribed to a channel.
---          Pattern subscriptions do not count. nil if the user may not ask.
--- Defines  subscribers(channels, how)   the same for many channels: {channel -> number}, which is empty if the user may
---          not ask.
--- Defines  grant_lease(wish, kept)      the lease of a grant to a waiter with this wish, which has the lease that the
---          caller wants, and most: the limit of a new place if its client may have been late for a grant, else nil. kept
---          is the lease that the place of the waiter has already.
--- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
---          received. The lease is 0 if the waiter has missed its turn. nil: this user may not publish it. The number of
---          connections that received a message counts those that are subscribed to a pattern, so the caller has looked
---          for listeners before.
 
 local function client_of(field) return field:sub(1, 36) end
 
 local may_ask = true -- for the number of subscribers, as far as this run has tried
 
-local function listeners(channel, how)
-    if how == in_both_ways then
-        local plain, sharded = listeners(channel, 'publish'), listeners(channel, 'spublish')
-        local n = math.max(plain or 0, sharded or 0)
-        return (n > 0 or plain and sharded) and n or nil
-    end
-    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
-    may_ask = not n.err
-    return may_ask and n[2] or nil
-end
-
--- A call in Lua may have some thousand arguments at most.
+-- Returns how many connections of this server are subscribed to each of the channels, as a table: an empty one if the
+-- user may not ask. Pattern subscriptions do not count. A call in Lua may have some thousand arguments at most.
 local function subscribers(channels, how)
     local found = {}
     if how == in_both_ways then
@@ -57,10 +34,18 @@ local function subscribers(channels, how)
     return found
 end
 
+local function listeners(channel, how) return subscribers({channel}, how)[channel] end
+
+-- The lease of a grant to a waiter with this wish, which has the lease that the caller wants, and most: the limit of a
+-- new place if its client may have been late for a grant, else nil. kept is the lease that the place of the waiter has
+-- already.
 local function grant_lease(wish, kept)
     return math.min(wish.lease, math.max(kept or wish.most or 0, provisional))
 end
 
+-- Publishes a grant to its waiter; returns whether it was received. The lease is 0 if the waiter has missed its turn.
+-- nil: this user may not publish it. A message reaches pattern subscribers, too, so the caller has looked for listeners
+-- before.
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true

@@ -22,14 +22,12 @@
 --          else 0. Four is added for each place in front of a caller that can be granted the lock by a message, up to
 --          far of them (see queue.lua): it asks the more rarely.
 --
--- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
--- script refuses a hash that no lock writes before it writes anything: see record.lua.
+-- Repeatable: as lock_acquire.lua, and a waiter has one place.
 
 local token
 
 --[[common case]]
--- The lock is free, the queue is empty, and there is no tombstone. After
--- an error the code below runs, and reports it.
+-- The lock is free, the queue is empty, and there is no tombstone.
 if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) == 0 then
     token = 0
     if KEYS[6] then -- drawn first: if the counter is not a number, the lock must not be acquired
@@ -47,7 +45,7 @@ if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[5]) 
 end
 --[[end]]
 
---[[with forms record announce clock counter token clients grant standing tombstones queue]]
+--[[with forms record announce clock counter token clients grant tombstones queue]]
 return answer(function()
 local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[3], ARGV[4], ARGV[5])
 local lock, wait_timeout = q.lock, q.wait_timeout
@@ -141,7 +139,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
             ahead = redis.call('lpos', q.waiters, field, 'maxlen', far) or far
         end
         local legacy = p and p.java == '1' or holder and not is_relocks(holder)
-        local place = standing_of(nil, enqueue and not lost and legacy, lost)
+        local place = lost and 3 or enqueue and legacy and 2 or 0
         if enqueue and asked ~= '0' then
             place = place + 4 * math.min(ahead or far, far)
         end

@@ -9,14 +9,12 @@
 -- ARGV[1]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[2]  the channel of a waiter, without its field.
 -- ARGV[3]  the command that publishes: see announce.lua.
--- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
--- Returns  {1, 0, 0, clients} released, {0, 0, 0} the lock was free, or has another holder. For clients see
---          evicted.lua.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See forced.lua.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} the lock was free, or has another holder. For clients see forced.lua.
 --
 -- Once: another owner may have acquired the lock before the script runs again.
--- The script refuses a hash that no lock writes before it writes anything: see record.lua.
 
---[[with forms record announce clock counter token clients evicted grant queue seen]]
+--[[with forms record announce clock counter token clients grant queue forced]]
 return answer(function()
 local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1], ARGV[2], ARGV[3])
 

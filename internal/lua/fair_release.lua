@@ -1,5 +1,5 @@
--- Sets the hold count of a fair lock to a lower value, ends the hold, or rolls back an attempt together with its
--- place in the queue. When a hold ends, the lock passes to the first waiter.
+-- Sets the hold count of a fair lock to a lower value, ends the hold, or rolls back an attempt together with its place
+-- in the queue. When a hold ends, the lock passes to the first waiter.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
@@ -14,12 +14,11 @@
 -- ARGV[5]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[6]  1 if a request for the lock with this field may still run; the default is 0.
 -- ARGV[7]  1 to roll back an attempt; the default is 0.
--- Returns  {1, 0, passed} done, {-1, 0, passed} there is no such hold. passed is 1 if the lock was granted to the
---          first waiter, else 0.
+-- Returns  {1, 0, passed} done, {-1, 0, passed} there is no such hold. passed is 1 if the lock was granted to the first
+--          waiter, else 0.
 --
--- Repeatable, and then answers {-1, 0, passed}: a late or second run releases no hold of another owner, because the
--- field belongs to one acquire operation. The script refuses a hash that no lock writes before it writes anything:
--- see record.lua. A rollback leaves such a hash as it is, and still removes the waiter from the queue.
+-- Repeatable, and then answers {-1, 0, passed}: see lock_release.lua. A rollback leaves a hash that no lock writes as
+-- it is, and still removes the waiter from the queue.
 
 local found -- the answer of Redis
 

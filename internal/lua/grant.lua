@@ -1,12 +1,7 @@
--- Prelude of the scripts that grant a lock to a waiter.
---
--- Defines  grant(lock, waiter, tokens, channel, how)  grants the lock, which is free, and publishes that on the
---          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
--- Defines  room_of(_, _)                              nil: only of permits more than one waiter may be granted some. See
---          permit.lua.
--- Defines  fits(_, _)                                 'now': the lock that is granted is enough for each waiter.
--- Defines  goes_on(_, _)                              false: after a grant no other waiter may be granted the lock.
+-- Prelude of the scripts that grant a lock to a waiter. For permits, permit.lua replaces it.
 
+-- Grants the lock, which is free, and publishes that on the channel of the waiter; returns whether the waiter received
+-- it. nil: this user cannot grant anything.
 local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
@@ -29,6 +24,7 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
+-- What follows matters for permits only: the next waiter gets the lock, and no other one.
 local function room_of(_, _) return nil end
 
 local function fits(_, _) return 'now' end

@@ -19,8 +19,7 @@ import (
 var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 
 // The header of every script describes its purpose, its arguments and its result. The script uses exactly the arguments
-// that it declares, and gives their types to answer. Every prelude lists the functions that it defines, or the constants if it has no
-// functions.
+// that it declares, and gives their types to answer. A prelude uses none.
 func TestScriptHeaders(t *testing.T) {
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
@@ -29,7 +28,7 @@ func TestScriptHeaders(t *testing.T) {
 		require.NoError(t, err)
 		name := strings.TrimSuffix(filepath.Base(f), ".lua")
 		if isPrelude.Match(text) {
-			assert.Empty(t, checkPrelude(string(text)), f)
+			assert.Empty(t, usesInput.FindAllString(string(text), -1), "the script's, in %s", f)
 			continue
 		}
 		assert.Empty(t, checkHeader(string(text)), f)
@@ -45,28 +44,6 @@ func TestScriptHeaders(t *testing.T) {
 			f,
 		)
 	}
-}
-
-// checkPrelude returns what is wrong with a prelude, or "".
-func checkPrelude(text string) string {
-	list := func(expr string) (all []string) {
-		for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(text, -1) {
-			all = append(all, m[1])
-		}
-		slices.Sort(all)
-		return all
-	}
-	declared, defined := list(`(?m)^-- Defines  (\w+\(.*?\))  `), list(`(?m)^local function (\w+\(.*?\))`)
-	if len(defined) == 0 { // it has constants
-		declared, defined = list(`(?m)^-- Defines  (\w+)  `), list(`(?m)^local (\w+) =`)
-	}
-	if len(defined) == 0 || !slices.Equal(declared, defined) {
-		return fmt.Sprintf("it declares %v and defines %v", declared, defined)
-	}
-	if used := usesInput.FindAllString(text, -1); len(used) > 0 {
-		return fmt.Sprintf("it uses %v, which are the script's", used)
-	}
-	return ""
 }
 
 // KeyTypes returns the types of the keys that the header of a script names, as in "-- KEYS[1]  the lock: a hash".
@@ -127,20 +104,5 @@ func TestScriptHeadersAreChecked(t *testing.T) {
 		"no key line": strings.Replace(good, "-- KEYS[1]  the lock\n", "", 1),
 	} {
 		assert.NotEmpty(t, checkHeader(text), "%s: a bad header is accepted", name)
-	}
-}
-
-func TestPreludeHeadersAreChecked(t *testing.T) {
-	const good = "-- Prelude of some scripts.\n--\n-- Defines  twice(n)    n, two times.\n\nlocal function twice(n) " +
-		"return 2 * n end\n"
-	assert.Empty(t, checkPrelude(good), "a good prelude is refused")
-	for name, text := range map[string]string{
-		"undeclared":      good + "local function thrice(n) return 3 * n end\n",
-		"undefined":       strings.Replace(good, "local function twice(n)", "local function double(n)", 1),
-		"other arguments": strings.Replace(good, "local function twice(n)", "local function twice(n, m)", 1),
-		"no functions":    "-- Prelude of some scripts.\n",
-		"input":           good + "local lock = KEYS[1]\n",
-	} {
-		assert.NotEmpty(t, checkPrelude(text), "%s: a bad prelude is accepted", name)
 	}
 }

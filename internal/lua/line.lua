@@ -1,50 +1,32 @@
--- Prelude of the scripts of locks that pass from process to process: the line, which is the wait queue in Redis. It
--- has the processes that wait, in order. The lock is a plain lock, or the write lock of a read/write lock, whose
--- fields end with :write. Each has a line of its own. For a semaphore, permit.lua replaces grant.lua.
--- The zset of the taken permits is the lock then, and the counter of the available ones stands for the token counter.
--- A script grants one permit after the other.
+-- Prelude of the scripts of locks that pass from process to process: the line, which is the wait queue in Redis. It has
+-- the processes that wait, in order. The lock is a plain lock, or the write lock of a read/write lock, whose fields end
+-- with :write; each has a line of its own. Of a semaphore, the zset of the taken permits is the lock, and the counter
+-- of the available ones stands for the token counter; a script grants one permit after the other.
 --
 -- A line has two keys. The order is a zset {client -> number}: the client with the lowest number is the next. A client
 -- joins with the highest number plus one, and leaves without a trace. The waits are a hash with
 --   <client>  the place of the client: see parse_place
 --   <field>   a tombstone: see tombstones.lua
 --   shared    epoch ms at which a release last left the lock to everybody, or at which the line began
---   kept      of a semaphore: the field and the request for which permits are kept, epoch ms since when, and, if
---             its client was told halfway, epoch ms at which it was: see keeps_for of passing.lua
+--   kept      of a semaphore: see keeps_for of passing.lua
 --
 -- Rules: a client has one place. The place of a later wait replaces that of an earlier one. A place whose client is not
 -- in the order does not count, and a client in the order that has no place is removed when its turn comes. Callers that
--- have no place are told that the lock is free once in each hand-off window. Two locks of one name exclude each other by
--- the record: who passes on a lock looks at it first. Their waiters find a lock that the other one has left free when
--- they look at it. A place is granted the lock by a message, with a short lease, and leaves the line: a client that does
--- not use its grant in time joins again at the end. If it has been late like this, its next grants have its whole lease.
--- A client that has lost its subscription loses its place. The script that frees a lock grants it to the next place, and
--- so does every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message
--- is sent twice. Both keys expire after line_life if no client has joined, and the waits after tombstone_life if there
--- was no client. While a lock is held by whom it was granted, shared stays, although no client is in the order. If the
--- lease of this hold ends without a release, shared is older than the next line, and one release too many may be left to
--- everybody.
+-- have no place are told that the lock is free once in each hand-off window. Two locks of one name exclude each other
+-- by the record: who passes on a lock looks at it first. Their waiters find a lock that the other one has left free
+-- when they look at it. A place is granted the lock by a message, with a short lease, and leaves the line: a client
+-- that does not use its grant in time joins again at the end. If it has been late like this, its next grants have its
+-- whole lease. A client that has lost its subscription loses its place. The script that frees a lock grants it to the
+-- next place, and so does every script that finds the lock free. A run that finds the lock granted already grants
+-- nothing, so no message is sent twice. Both keys expire after line_life if no client has joined, and the waits after
+-- tombstone_life if there was no client. While a lock is held by whom it was granted, shared stays, although no client
+-- is in the order. If the lease of this hold ends without a release, shared is older than the next line, and one
+-- release too many may be left to everybody.
+--
+-- The delivery of a caller is how it learns of a grant: barge takes a free lock before all places and gets no place;
+-- defer lets the line go first; push and poll wait in the line: see parse_place.
 --
 -- This file stores the line. passing.lua passes the lock along it.
---
--- For scripts:
--- Defines  open_line(lock, order, waits, field)  the line, with the place of the field's client. line.size is the number
---          of clients in it.
--- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one.
--- Defines  leave(line, field)                    removes the place of a wait, if it has one.
--- Defines  leave_held(line, field, ...)          the same, of a lock that the script has just acquired; if this fails,
---          the record is deleted, whose only fields follow, and the script ends.
--- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
--- For the files of the line:
--- Defines  grants_to(channel, p)                 the channel on which the client of a place is told of a grant.
--- Defines  parse_place(text, client)             the place of a client.
--- Defines  places_of(line)                       an iterator over the clients of the line in order: the client, and its
---          place, or nil. It reads many at a time. The places that are read together have a list of them, together: see
---          is_reachable of passing.lua.
--- Defines  remove(line, clients)                 removes these clients and their places.
--- Defines  settle(line)                          ends a line without clients, of a lock that is free.
--- For this file:
--- Defines  wait_number(field)                    the number of the wait that a field belongs to.
 
 local most_places = 20000 -- up to which clients join
 local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
@@ -52,12 +34,13 @@ local longest_line = 25000 -- clients that a script iterates over
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
+-- The channel on which the client of a place is told of a grant.
 local function grants_to(channel, p) return channel .. ':' .. p.client end
 
--- Redis stores a place as a text: delivery, lease of its grant in ms, fenced, number of its last request, field, since.
+-- Redis stores the place of a client as a text: delivery, lease of its grant in ms, fenced, number of its last request,
+-- which is a secret of the client (see internal/engine/line.go), field, since.
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
 --   since     epoch seconds at which the client got its place in the line. Only Inspect reads it.
--- The number of the last request is a secret of the client: see internal/engine/line.go.
 local function parse_place(text, client)
     local delivery, lease, fenced, asked, field, since = text:match(place_pattern)
     if not delivery or #lease > 15 then
@@ -67,6 +50,7 @@ local function parse_place(text, client)
         client = client}
 end
 
+-- Returns the line, with the place of the field's client. line.size is the number of clients in it.
 local function open_line(lock, order, waits, field)
     local client = client_of(field)
     local head = redis.call('hmget', waits, client, 'shared')
@@ -76,22 +60,20 @@ local function open_line(lock, order, waits, field)
 end
 
 local function remove(line, clients)
-    -- At most longest_line. A call in Lua may have some thousand arguments at most.
-    for from = 1, #clients, 1000 do
-        local part = {unpack(clients, from, math.min(from + 999, #clients))}
-        line.size = line.size - redis.call('zrem', line.order, unpack(part))
-        redis.call('hdel', line.waits, unpack(part))
-    end
+    line.size = line.size - in_parts('zrem', line.order, clients)
+    in_parts('hdel', line.waits, clients)
 end
 
+-- Ends a line without clients, of a lock that is free.
 local function settle(line)
     if line.size == 0 then
         redis.call('hdel', line.waits, 'shared', 'kept')
     end
 end
 
--- wish is {delivery, lease, most, fenced, asked} of a place: see grant_lease. The caller does not hold the lock. A
--- client that is in the order without a place, because Redis has lost the waits, keeps its number.
+-- Gives a wait a place, whose wish is {delivery, lease, most, fenced, asked}: see grant_lease; returns whether it has
+-- one. The caller does not hold the lock. A client that is in the order without a place, because Redis has lost the
+-- waits, keeps its number.
 local function join(line, field, wish)
     local before, client = line.mine, client_of(field)
     if before and wait_number(before.field) > wait_number(field) or not before and line.size >= most_places then
@@ -107,27 +89,25 @@ local function join(line, field, wish)
     local begins = line.shared and {} or {'shared', ms(now)} -- while the line was empty, releases were announced to everybody
     line.shared = line.shared or now
     local place = string.format(place_format, p.delivery, ms(p.lease), p.fenced, p.asked, p.field, p.since)
-    local wrong, size = nil, line.size
-    -- At most 4.
-    for _, command in ipairs({
-        {'zadd', line.order, 'nx', ms((last or 0) + 1), client}, {'hset', line.waits, client, place, unpack(begins)},
-        {'pexpire', line.order, line_life}, {'pexpire', line.waits, line_life},
-    }) do
-        local answer = not wrong and redis.pcall(unpack(command))
-        wrong = wrong or type(answer) == 'table' and answer
-        line.size = line.size + (command[1] == 'zadd' and tonumber(answer) or 0)
-    end
-    if wrong and line.size > size then
+    local size = line.size
+    local joined, why = pcall(function()
+        line.size = size + redis.call('zadd', line.order, 'nx', ms((last or 0) + 1), client)
+        redis.call('hset', line.waits, client, place, unpack(begins))
+        redis.call('pexpire', line.order, line_life)
+        redis.call('pexpire', line.waits, line_life)
+    end)
+    if not joined and line.size > size then
         remove(line, {client})
         settle(line)
     end
-    if wrong and not wrong.err:find('OOM ', 1, true) then
-        error(wrong, 0)
+    if not joined and not (type(why) == 'table' and why.err or why):find('OOM ', 1, true) then
+        error(why, 0)
     end
-    line.mine = not wrong and p or before
-    return not wrong
+    line.mine = joined and p or before
+    return joined
 end
 
+-- Removes the place of a wait, if it has one.
 local function leave(line, field)
     if line.mine and line.mine.field == field then
         remove(line, {line.mine.client})
@@ -135,6 +115,8 @@ local function leave(line, field)
     end
 end
 
+-- The same, of a lock that the script has just acquired: if this fails, the record is deleted, whose only fields
+-- follow.
 local function leave_held(line, field, ...)
     local left, why = pcall(leave, line, field)
     if not left then
@@ -143,11 +125,22 @@ local function leave_held(line, field, ...)
     end
 end
 
+-- The third number of the answer "busy", which internal/contract/standing.go takes apart: 1 plus four for each of the
+-- places ahead if the caller has a place; 2 if only the channel of the lock tells when it is released, because a holder
+-- does not use the line; 3 if the server does not know the subscription of the caller; else 0.
 local function standing(line, joined, lost, legacy)
-    return standing_of(joined and redis.call('zrank', line.order, line.mine.client) or nil, legacy, lost)
+    local ahead = joined and redis.call('zrank', line.order, line.mine.client)
+    if legacy then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return lost and 3 or 0
 end
 
--- The first place is usually enough. The farther a script gets, the more places it reads at a time.
+-- Iterates over the clients of the line in order: the client, and its place, or nil. The first place is usually enough.
+-- The farther a script gets, the more places it reads at a time. Those that are read together have a list of them,
+-- together: see is_reachable of passing.lua.
 local function places_of(line)
     local clients, places, number, size, after = {}, {}, 0, 1, '-inf'
     local read = 0

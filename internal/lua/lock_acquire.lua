@@ -1,39 +1,32 @@
 -- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[2]  the order of the line: a zset, see line.lua.
 -- KEYS[3]  the waits of the line: a hash.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, which is a new one for every acquire operation that is not a hand-off inside a
 --          process.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
--- ARGV[4]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
---          the line go first; push and poll wait in the line, with and without a subscription: see line.lua. The
---          default is defer.
--- ARGV[5]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
---          record: see counter.lua. The default is 1. It does not matter if the lock is not fenced.
+-- ARGV[4]  the delivery of the caller: see line.lua. The default is defer.
+-- ARGV[5]  how many fencing tokens the caller can use: see counter.lua. The default is 1. More than 1 only if a hold of
+--          its process has left it the record.
 -- ARGV[6]  the command that publishes: see announce.lua. The default is publish.
 -- ARGV[7]  the number of this request within its wait; only for push and poll.
--- ARGV[8]  the channel on which a release is announced, which push and poll have to name; the channel of a client is
---          this one with :client appended.
+-- ARGV[8]  the channel on which a release is announced, which push and poll have to name.
 -- ARGV[9]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
 -- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
---          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
---          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
---          be announced on the channel of the lock alone, 3 if the caller has no place because this server does not
---          know the subscription of its client, else 0: see standing.lua.
+--          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter. For place see standing of
+--          line.lua.
 --
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A hash that no lock writes is refused: see record.lua.
 
 --[[with forms]]
 local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3])
 local token, following
 
 --[[common case]]
--- The lock is free, no process waits, and any tombstones are those of others. After an error the code below runs, and
--- reports it.
+-- The lock is free, no process waits, and any tombstones are those of others.
 if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2]) == 0 and redis.pcall('hexists', KEYS[3], ARGV[1]) == 0 then
     there = 0
 end
@@ -106,7 +99,7 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or redis.call('exists', order, waits) > 0) then
-    --[[with announce clock clients grant standing tombstones line passing]]
+    --[[with announce clock clients grant tombstones line passing]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder
     if pttl ~= -2 then

@@ -7,13 +7,12 @@
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
 -- ARGV     behind these: the others of lock_acquire.lua, which do not count.
--- Returns  {1, 0, 0} held, {0, pttl, 2} busy: the release will be announced on the channel of the lock alone.
---          {-1, 0, 0} there is no hold to re-enter.
+-- Returns  {1, 0, 0} held, {0, pttl, 2} busy: the release will be announced on the channel of the lock alone. {-1, 0,
+--          0} there is no hold to re-enter.
 --
--- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A hash that no lock writes is refused: see record.lua.
+-- Repeatable: see lock_acquire.lua.
 
---[[with record standing]]
+--[[with record]]
 return answer(function()
 local lock, field, lease, hold_count = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or '1'
 
@@ -23,7 +22,7 @@ if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 elseif not mine and pttl ~= -2 then
     check_record(lock)
-    return {0, pttl, standing_of(nil, true)}
+    return {0, pttl, 2}
 end
 redis.call('hset', lock, field, hold_count)
 if not mine then

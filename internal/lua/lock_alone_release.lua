@@ -7,8 +7,7 @@
 -- ARGV[3]  the command that publishes: see announce.lua.
 -- ARGV[5]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV     the others: those of lock_release.lua, which do not count.
--- Returns  {1, heard, 0} done. heard is the number of connections that received the message that the lock is free.
---          {-1, 0, 0} there is no such hold.
+-- Returns  {1, heard, 0} done: see lock_release.lua. {-1, 0, 0} there is no such hold.
 --
 -- Repeatable, and then answers {-1, 0, 0}: see lock_release.lua.
 

@@ -1,23 +1,22 @@
--- Sets the hold count of a lock to a lower value, or ends the hold, or whatever an attempt may have left in Redis,
--- its place in the line included. When a hold ends, the lock passes to the next place.
+-- Sets the hold count of a lock to a lower value, or ends the hold, or whatever an attempt may have left in Redis, its
+-- place in the line included. When a hold ends, the lock passes to the next place.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
--- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[2]  the order of the line: a zset, see line.lua.
 -- KEYS[3]  the waits of the line: a hash.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
--- ARGV[2]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[2]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
--- ARGV[4]  the hand-off window in ms: for how long the line may keep the lock from clients that have no place in it.
+-- ARGV[4]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[5]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[6]  1 if a request for the lock with this field may still run; the default is 0.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
---          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
---          else 0. {-1, 0, passed} there is no such hold.
+-- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is free;
+--          for passed see passing.lua. {-1, 0, passed} there is no such hold.
 --
 -- Repeatable, and then answers {-1, 0, passed}: a late or second run releases no hold of another owner, because the
--- field belongs to one acquire operation and to those that it was handed off to, the last of which releases it. A
--- hold count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
+-- field belongs to one acquire operation and to those that it was handed off to, the last of which releases it. A hold
+-- count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
 
 --[[with forms]]
 local deleted, received -- the answers of Redis
@@ -40,8 +39,7 @@ local left, late = ARGV[5] or '0', ARGV[6] == '1'
 local ends = left == '0' and not late
 
 --[[short cut]]
--- No process waits, or the common case has ended the hold, and connections hear of it. After an error the code below
--- runs, and reports it.
+-- No process waits, or the common case has ended the hold, and connections hear of it.
 if ends and (deleted == 1 or redis.pcall('exists', order) == 0) then
     if not deleted then
         deleted = redis.pcall('hdel', lock, field)
@@ -103,7 +101,7 @@ deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[with clock token clients grant standing tombstones line passing]]
+    --[[with clock token clients grant tombstones line passing]]
     passed_on = leave_and_pass(lock, order, waits, field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             return had and settle(line) or nil

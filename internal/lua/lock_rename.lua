@@ -3,8 +3,7 @@
 -- it gets its detached field again. See internal/engine/detach.go.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}; or that of a read/write lock, see readers.lua.
--- KEYS[2]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
--- KEYS[3]  the waits of the line: a hash.
+-- KEYS[2]  the waits of the line, which have the tombstones: a hash, see tombstones.lua.
 -- ARGV[1]  from, as the hash has it.
 -- ARGV[2]  to, as the hash has it.
 -- ARGV[3]  the lease in ms from now on: exactly this one, unless the owner of a write lock has readers beside it.
@@ -16,12 +15,12 @@
 --          it, or to has ended, or the hold is over.
 --
 -- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all.
--- A field that was renamed leaves the line, and never acquires the lock again. A hash that no lock writes is refused,
--- see record.lua, unless a request with from may still run: then it stays as it is, and from has a tombstone.
+-- A field that was renamed is not in the line, and never acquires the lock again. A hash that no lock writes stays as
+-- it is, and from has a tombstone, if a request with from may still run.
 
---[[with forms record announce clock counter token clients grant standing tombstones line passing renaming]]
+--[[with record clock tombstones renaming]]
 return answer(function()
-local lock, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local lock, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -52,7 +51,7 @@ elseif not late then
     check_record(lock)
 end
 if late then
-    leave_and_pass(lock, order, waits, from, late, function() end)
+    bury(waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
-end, {'hash', 'zset', 'hash'})
+end, {'hash', 'hash'})

@@ -10,7 +10,8 @@
 //
 // A script names the preludes that it uses: a line --[[with NAME NAME]] stands for their texts. Every run creates the
 // functions that it comes to, which takes Redis as long as to run them. So a common case and short cuts stand in front
-// of most preludes, and a block that few runs need has preludes of its own.
+// of most preludes, and a block that few runs need has preludes of its own. If a command fails in a common case or a
+// short cut, the code behind it runs, and reports the error.
 package lua
 
 import (

@@ -1,34 +1,13 @@
--- Prelude of the scripts that free a lock, or find it free: how the lock passes along the line, the wait queue in
--- Redis. See line.lua.
---
--- For scripts:
--- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
---          was granted it, or nil. Of a semaphore it grants permits to one place after the other, and returns the last
---          one. If that is asker, the script must acquire the lock for it, and no message is sent. line.to is the field
---          that was granted it. line.short is set if the next place wants more permits of a
---          semaphore than are available: then nobody may acquire them, not even ahead of the line.
--- Defines  passed(line, to)                              the number that the answer to a release has for the
---          hand-off: 1 if pass_on has returned a client, to; 2 if this user may not publish to the next one; else 0.
---          line may be nil.
--- Defines  release_to_all(line, channel, how, message, window, always)  publishes that the lock is free to clients
---          that have no place: once in each hand-off window, or always if any of them is subscribed on this server;
---          returns the number of connections that received it.
--- Defines  leave_and_pass(lock, order, waits, field, late, pass)  ends the wait and the hold of field in the line, and
---          has pass(line) pass on the lock: that function returns the client that was granted the lock, or nil. Returns
---          the same number as passed.
--- Defines  subscription_lost(field, delivery, channel, how)  whether the client of field believes that it is
---          subscribed to its channel, and this server does not know the subscription.
--- For this file, and permits.lua:
--- Defines  is_reachable(p, channel, how)                 whether the client of p learns of a grant: it is subscribed,
---          or it polls. p is from places_of.
--- Defines  keeps_for(line, p, channel, how)              whether permits of a semaphore are kept for p, which wants
---          more of them than are available.
+-- Prelude of the scripts that free a lock, or find it free: how the lock passes along the line. See line.lua.
 
+-- Whether the client of field believes that it is subscribed to its channel, and this server does not know the
+-- subscription.
 local function subscription_lost(field, delivery, channel, how)
     return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
--- The places that were read together are asked for together.
+-- Whether the client of a place from places_of learns of a grant: it is subscribed, or it polls. The places that were
+-- read together are asked for together.
 local function is_reachable(p, channel, how)
     if p.delivery == 'poll' then
         return true
@@ -47,9 +26,11 @@ local function is_reachable(p, channel, how)
     return p.reachable
 end
 
--- Permits are kept from others for as long as a grant would be that its client does not use: the process may be paused,
--- or, if it polls, may have died. A client that rarely asks is told halfway, and every request has another number. The
--- second half begins when the client is told, however late that is: no script may have run before.
+-- Whether permits of a semaphore are kept for p, which wants more of them than are available. They are kept for as long
+-- as a grant would be that its client does not use: the process may be paused, or, if it polls, may have died. A client
+-- that rarely asks is told halfway, and every request has another number. The second half begins when the client is
+-- told, however late that is: no script may have run before. So kept has the field, the number of the request, epoch ms
+-- since when permits are kept, and epoch ms at which the client was told, if it was.
 local function keeps_for(line, p, channel, how)
     local now, half, request = now_ms(), math.max(p.lease, provisional) / 2, p.field .. ' ' .. p.asked .. ' '
     local kept, since, told = redis.call('hget', line.waits, 'kept') or '', nil, nil
@@ -70,6 +51,10 @@ local function keeps_for(line, p, channel, how)
     return not told or now - told < half
 end
 
+-- Grants the lock, which is free; returns the client that was granted it, or nil. Of a semaphore it grants permits to
+-- one place after the other, and returns the last one. If that is asker, the script must acquire the lock for it, and
+-- no message is sent. line.to is the field that was granted it. line.short is set if the next place wants more permits
+-- of a semaphore than are available: then nobody may acquire them, not even ahead of the line.
 local function pass_on(lock, line, tokens, channel, how, asker)
     local room, gone, to, is_left = room_of(lock, tokens), {}, nil, true
     -- At most longest_line.
@@ -110,6 +95,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
+-- What the answer to a release says of the hand-off: 1 if pass_on has returned a client, to; 2 if this user may not
+-- publish to the next one; else 0. line may be nil.
 local function passed(line, to)
     if to then
         return 1
@@ -117,8 +104,10 @@ local function passed(line, to)
     return line and line.mute and 2 or 0
 end
 
--- The number of subscribers is not known if a replica may have some, or if the user may not ask. A hand-off window that
--- began in the future has ended: the clock was set back, or another server has taken over.
+-- Publishes that the lock is free to clients that have no place: once in each hand-off window, or always if any of them
+-- is subscribed on this server; returns the number of connections that received it. That is not known if a replica may
+-- have some, or if the user may not ask. A hand-off window that began in the future has ended: the clock was set back,
+-- or another server has taken over.
 local function release_to_all(line, channel, how, message, window, always)
     local now, shared = now_ms(), line.shared or 0
     local due = now - shared >= window or shared > now
@@ -155,7 +144,9 @@ local function release_to_all(line, channel, how, message, window, always)
     return known or 1
 end
 
--- An error in the line must not stop a release.
+-- Ends the wait and the hold of field in the line, and has pass(line) pass on the lock: that function returns the
+-- client that was granted the lock, or nil. Returns the same number as passed. An error in the line must not stop a
+-- release.
 local function leave_and_pass(lock, order, waits, field, late, pass)
     local line, to = nil, nil
     try(function()

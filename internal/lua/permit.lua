@@ -1,34 +1,13 @@
--- Prelude of the scripts of semaphores with a line, the wait queue in Redis: it grants permits to waiters, as grant.lua,
--- which it replaces there, grants locks.
---
--- Defines  grant(taken, waiter, free, channel, how)  grants the permits that the waiter wants, which are available, and
---          publishes that on its channel; returns whether the waiter received it. nil: this user cannot grant anything.
--- Defines  room_of(taken, free)                      for one run of pass_on: how many permits are available, and how many
---          it may still grant.
--- Defines  fits(waiter, room)                        'now' if as many permits are available as the waiter wants;
---          'later' if it has to wait for more, and nobody behind it may have those that are available, as long as
---          keeps_for of passing.lua allows; 'never' if the semaphore has fewer permits by now: then the waiter is
---          passed over, and keeps its place.
--- Defines  goes_on(room, waiter)                     notes that the waiter was granted its permits; returns whether
---          others may be granted some.
--- For this file:
--- Defines  still_held(taken, field)                  whether the permit of a field is taken and its lease has not
---          expired; of several permits the first one.
+-- Prelude of the scripts of semaphores with a line: it grants permits to waiters, as grant.lua, which it replaces
+-- there, grants locks.
 
-local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several; the next one
-                         -- continues
+local most_passed = 1000 -- permits that one script grants, or more if the last grant is for several
 
-local function still_held(taken, field)
-    return tonumber(redis.call('zscore', taken, ids_of(field)[1]) or 0) > now_ms()
-end
-
--- If Redis had no memory for the line when it granted a place, the place is still there. Its client may have renewed
--- the permits meanwhile, and another grant would shorten their lease.
+-- Grants the permits that the waiter wants, which are available, and publishes that on its channel; returns whether the
+-- waiter received it. nil: this user cannot grant anything.
 local function grant(taken, waiter, free, channel, how)
     local lease, ids = waiter.lease, ids_of(waiter.field)
-    if still_held(taken, waiter.field) then
-        return false
-    elseif not pcall(take_permits, free, taken, ids, now_ms() + lease) then
+    if not pcall(take_permits, free, taken, ids, now_ms() + lease) then
         return nil -- for example, Redis has no memory left
     end
     local heard = tell_granted(waiter, lease, 0, channel, how)
@@ -38,11 +17,15 @@ local function grant(taken, waiter, free, channel, how)
     return heard
 end
 
--- The total is read once, and only if it is needed: a grant does not change it.
+-- Returns, for one run of pass_on, how many permits are available, and how many it may still grant. The total is read
+-- once, and only if it is needed: a grant does not change it.
 local function room_of(taken, free)
     return {taken = taken, available = count_free(free), left = most_passed}
 end
 
+-- Returns 'now' if as many permits are available as the waiter wants; 'later' if it has to wait for more, and nobody
+-- behind it may have those that are available, as long as keeps_for of passing.lua allows; 'never' if the semaphore has
+-- fewer permits by now: then the waiter is passed over, and keeps its place.
 local function fits(waiter, room)
     local n = size_of(waiter.field)
     if room.available >= n then
@@ -52,6 +35,7 @@ local function fits(waiter, room)
     return room.total < n and 'never' or 'later'
 end
 
+-- Notes that the waiter was granted its permits; returns whether others may be granted some.
 local function goes_on(room, waiter)
     local n = size_of(waiter.field)
     room.available, room.left = room.available - n, room.left - n

@@ -11,13 +11,13 @@
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a place too,
 -- which it renews with each request, well before the place is overdue. A lock that becomes free is granted to the first
--- waiter that is not overdue and learns of the grant. It does if its client is subscribed to the channel that all waiters
--- of this client have; or it is not subscribed, and asks often. The script that passes on the lock removes the waiters in
--- front that are overdue: their processes are dead, or paused. No script looks for others. A waiter that is not overdue,
--- but whose channel has no subscriber on this server, is passed over and keeps its place: for a moment after a restart or
--- a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told that its subscription
--- is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts after that,
--- no waiter is overdue that was not when it began.
+-- waiter that is not overdue and learns of the grant. It does if its client is subscribed to the channel that all
+-- waiters of this client have; or it is not subscribed, and asks often. The script that passes on the lock removes the
+-- waiters in front that are overdue: their processes are dead, or paused. No script looks for others. A waiter that is
+-- not overdue, but whose channel has no subscriber on this server, is passed over and keeps its place: for a moment
+-- after a restart or a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told
+-- that its subscription is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts
+-- after that, no waiter is overdue that was not when it began.
 --
 -- A waiter of Java has no place. It is woken when its turn comes, on a channel of its own, and asks: it would count its
 -- own request as a re-entry if it was granted the lock. It is removed when its timeout has expired, as Redisson does.
@@ -26,56 +26,20 @@
 -- its turn then, and asks again soon.
 --
 -- Java reads timeouts only. So each request keeps the timeout of its waiter near the value that Redisson's arithmetic
--- gives. Redisson shortens the timeouts of all waiters behind one that leaves, by one wait timeout. A script does this at
--- once only for those that count for Java: the waiters of Java; each waiter that has one of Java behind it; and
--- the last waiter, because the timeout of the next one to join counts from the last one. The others correct theirs when they
--- ask. So if only relock waits, it costs the same however many wait.
+-- gives. Redisson shortens the timeouts of all waiters behind one that leaves, by one wait timeout. A script does this
+-- at once only for those that count for Java: the waiters of Java; each waiter that has one of Java behind it; and the
+-- last waiter, because the timeout of the next one to join counts from the last one. The others correct theirs when
+-- they ask. So if only relock waits, it costs the same however many wait.
 --
--- A place notes whether a waiter of Java was in front when its waiter joined, or in front of the one before. So the last
--- waiter tells whether any waiter is of Java. If none is left, the next one that leaves finds out.
+-- A place notes whether a waiter of Java was in front when its waiter joined, or in front of the one before. So the
+-- last waiter tells whether any waiter is of Java. If none is left, the next one that leaves finds out.
 --
--- The waiters and the timeouts have a lease while only relock waits, so that they do not stay if all waiters have
--- died. A Java service may come while the lease runs, and perhaps no script of relock runs any more. Redisson keeps
--- its place until one wait timeout after the timeout of the last waiter in front of it. The lease lasts until then:
--- Java loses no place sooner than Redisson would take it away. If a script finds that Java waits, the lease becomes
--- one that never ends. Users have no permission for PERSIST. The place of a waiter that Java has removed stays until
--- the queue is empty, or the hash expires, 5 minutes after the last request.
---
--- Defines  open_queue(lock, waiters, timeouts, places, waits, tokens, wait_timeout, channel, how)  the queue.
--- Defines  place_of(q, waiter)                 the place of a waiter, as clients.lua has waiters, with these in addition:
---          since, epoch seconds; at, epoch ms of its last request; life, for how many ms that lasts; java, '1' or '0'. nil
---          if it has none.
--- Defines  life_of(ahead)                      how long a place lasts, in ms, if so many waiters are in front.
--- Defines  java_waits(q)                       whether a waiter is of Java, and the last waiter.
--- Defines  find_place(q, waiter, timeout, queued)  how many waiters are in front of a waiter, nil if it is not queued;
---          and whether this is exact: else it is far, and the waiter is there or farther behind. timeout is its timeout,
---          or false, and queued the length of the queue.
--- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
--- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
---          length.
--- Defines  leave_queue(q, leaving, holder)     removes waiters, which are the keys of a table. Those behind them move up.
---          holder is the one among them that acquires the lock now, or nil.
--- Defines  pass_on(q, asker, freed)            passes on the lock, which is free, to the first waiter that is not passed
---          over: grants it, or wakes this waiter; asker is not granted it, because it acquires the lock itself. Returns
---          this waiter, nil if there is none; q.granted tells whether it was granted the lock. If there is an asker, the
---          waiter is woken only if the message of the release may have gone to another one. freed: the script has ended
---          a hold; if there is no other waiter then, those that were passed over leave.
--- For this file:
--- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
--- Defines  look(q)                             sets q.now; q.back: since when a waiter has asked each second or two; and
---          q.gone: when a waiter last asked before that.
--- Defines  looked(q)                           the text of these times.
--- Defines  is_overdue(q, p)                    whether the waiter of a place should have asked by now.
--- Defines  is_heard(q, p, heard)               whether the waiter of a place learns of a grant. heard has what is known
---          of clients already.
--- Defines  wake(q, waiter)                     sends a message to a waiter.
--- Defines  keep_for_java(q)                    makes the queue stay although Java runs no script of relock.
--- Defines  replace_list(q, stay)               replaces the list of waiters by this one.
--- Defines  note_place(q, p, ...)               stores a place, and fields and values that follow.
--- Defines  move_up(q, leaving)                 the same as leave_queue for a queue with waiters of Java, or if several
---          leave, but for the places of those that leave; returns how many have left.
--- Defines  watch(q, holder)                    makes a waiter ask if those near the head of the queue do so late. holder
---          is the field that acquires the lock now, or nil.
+-- The waiters and the timeouts have a lease while only relock waits, so that they do not stay if all waiters have died.
+-- A Java service may come while the lease runs, and perhaps no script of relock runs any more. Redisson keeps its place
+-- until one wait timeout after the timeout of the last waiter in front of it. The lease lasts until then: Java loses no
+-- place sooner than Redisson would take it away. If a script finds that Java waits, the lease becomes one that never
+-- ends. Users have no permission for PERSIST. The place of a waiter that Java has removed stays until the queue is
+-- empty, or the hash expires, 5 minutes after the last request.
 
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
@@ -90,11 +54,13 @@ local function open_queue(lock, waiters, timeouts, places, waits, tokens, wait_t
         wait_timeout = tonumber(wait_timeout), channel = channel, how = how}
 end
 
--- Three of four requests may be late. A waiter asks more rarely if near_head or more are in front of it, and may be late
--- by as much: see nextPoll of internal/engine.
+-- How long a place lasts, in ms, if so many waiters are in front. Three of four requests may be late. A waiter asks
+-- more rarely if near_head or more are in front of it, and may be late by as much: see nextPoll of internal/engine.
 local function life_of(ahead) return (4 + math.floor(math.min(ahead, far) / near_head)) * ask_every end
 
--- asked is 0 if the waiter is not subscribed. Then it asks often, and finds that it holds the lock.
+-- Returns the place of a waiter, as clients.lua has waiters, with these in addition: since, epoch seconds; at, epoch ms
+-- of its last request; life, for how many ms that lasts; java, '1' or '0'. nil if it has none. asked is 0 if the waiter
+-- is not subscribed. Then it asks often, and finds that it holds the lock.
 local function place_of(q, waiter)
     local text = redis.pcall('hget', q.places, waiter)
     local lease, fenced, asked, since, at, life, java = (type(text) == 'string' and text or ''):match(queue_pattern)
@@ -102,6 +68,7 @@ local function place_of(q, waiter)
         at = tonumber(at), life = tonumber(life), java = java, delivery = asked == '0' and 'poll' or 'push'}
 end
 
+-- Whether a waiter is of Java, and the last waiter.
 local function java_waits(q)
     local last = redis.call('lindex', q.waiters, -1)
     local p = last and place_of(q, last)
@@ -110,9 +77,10 @@ end
 
 local function looked(q) return ms(q.now) .. ' ' .. ms(q.back) .. ' ' .. ms(q.gone) end
 
--- While no waiter asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap that follows
--- soon after another one does not count: not all waiters may have asked between them. It is written with pcall, because
--- a release must go on if memory is short.
+-- Sets q.now; q.back: since when a waiter has asked each second or two; and q.gone: when a waiter last asked before
+-- that. While no waiter asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap
+-- that follows soon after another one does not count: not all waiters may have asked between them. It is written with
+-- pcall, because a release must go on if memory is short.
 local function look(q)
     q.now = now_ms()
     local before = redis.pcall('hget', q.places, '')
@@ -126,7 +94,8 @@ local function look(q)
     end
 end
 
--- A request of the future was made before the clock was set back.
+-- Whether the waiter of a place should have asked by now. A request of the future was made before the clock was set
+-- back.
 local function is_overdue(q, p)
     local from = p.at > q.now and q.back or math.max(p.at, q.back)
     return from + p.life <= q.now or p.at + p.life <= q.gone
@@ -134,7 +103,8 @@ end
 
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
 
--- If the user may not ask for the number of subscribers, all clients count as subscribed.
+-- Whether the waiter of a place learns of a grant. heard has what is known of clients already. If the user may not ask
+-- for the number of subscribers, all clients count as subscribed.
 local function is_heard(q, p, heard)
     local client = client_of(p.field)
     if p.delivery == 'push' and heard[client] == nil then
@@ -151,6 +121,7 @@ local function wake(q, waiter)
     end
 end
 
+-- Makes the queue stay although Java runs no script of relock.
 local function keep_for_java(q)
     -- At most 2.
     for _, key in ipairs({q.waiters, q.timeouts}) do
@@ -161,6 +132,8 @@ local function keep_for_java(q)
     end
 end
 
+-- Returns how many waiters are in front of a waiter, nil if it is not queued; and whether this is exact: else it is
+-- far, and the waiter is there or farther behind. timeout is its timeout, or false, and queued the length of the queue.
 -- The search of a long list takes longer than all the rest of a request. If only relock waits, the timeouts have each
 -- waiter of the queue and no other, and that of a waiter in the middle does not count.
 local function find_place(q, waiter, timeout, queued)
@@ -174,7 +147,8 @@ local function find_place(q, waiter, timeout, queued)
     return ahead or far, ahead
 end
 
--- The last waiter needs the longest lease. Either key may have been evicted, and be new.
+-- Sets the lease of the queue; a waiter of relock has this timeout. The last waiter needs the longest lease. Either key
+-- may have been evicted, and be new.
 local function set_lease(q, timeout)
     if java_waits(q) then
         return keep_for_java(q)
@@ -186,7 +160,8 @@ local function set_lease(q, timeout)
     end
 end
 
--- No queue of locks is longer, unless thousands of Java waiters joined a full one.
+-- Refuses a queue that is longer than any queue of locks, unless thousands of Java waiters joined a full one; returns
+-- its length.
 local function check_queue(q)
     local n = redis.call('llen', q.waiters)
     if n > longest_queue then
@@ -195,7 +170,8 @@ local function check_queue(q)
     return n
 end
 
--- The first writes change nothing. They need no memory, or fail before the list is lost.
+-- Replaces the list of waiters by this one. The first writes change nothing. They need no memory, or fail before the
+-- list is lost.
 local function replace_list(q, stay)
     local left = redis.call('pttl', q.waiters)
     local function keep_lease()
@@ -206,20 +182,19 @@ local function replace_list(q, stay)
     keep_lease()
     redis.call('rpush', q.waiters, '')
     redis.call('del', q.waiters)
-    -- At most longest_queue. A call in Lua may have some thousand arguments at most.
-    for from = 1, #stay, 1000 do
-        redis.call('rpush', q.waiters, unpack(stay, from, math.min(from + 999, #stay)))
-    end
+    in_parts('rpush', q.waiters, stay)
     keep_lease()
 end
 
+-- Stores a place, and fields and values that follow.
 local function note_place(q, p, ...)
     redis.call('hset', q.places, p.field, string.format(queue_format, ms(p.lease), p.fenced, p.asked, p.since, ms(p.at),
         ms(p.life), p.java), ...)
 end
 
--- Another program may have put a waiter into the queue many times. All its entries are removed. Of a longer queue than
--- any of locks nothing is.
+-- As leave_queue, for a queue with waiters of Java, or if several leave, but for the places of those that leave;
+-- returns how many have left. Another program may have put a waiter into the queue many times. All its entries are
+-- removed. Of a longer queue than any of locks nothing is.
 local function move_up(q, leaving)
     local all = redis.call('lrange', q.waiters, 0, longest_queue)
     local stay, left, java = {}, 0, false
@@ -256,9 +231,10 @@ local function move_up(q, leaving)
     return left
 end
 
--- Many in front of a waiter may leave before it asks again. If no waiter asks soon, none notices that the lease of the
--- holder has expired. So one of the first near_head waiters asks now, the last one: it is the longest among them. The
--- client of the holder does not count, because it may be dead, and its other waiters with it.
+-- Makes a waiter ask if those near the head of the queue do so late: many in front of a waiter may leave before it asks
+-- again, and if no waiter asks soon, none notices that the lease of the holder has expired. It is the last one of the
+-- first near_head waiters, which is the longest among them. The client of holder, the field that acquires the lock now,
+-- or nil, does not count, because it may be dead, and its other waiters with it.
 local function watch(q, holder)
     holder = holder or redis.pcall('hrandfield', q.lock)
     local client, late, heard = type(holder) == 'string' and client_of(holder), nil, {}
@@ -277,7 +253,9 @@ local function watch(q, holder)
     end
 end
 
--- The first write needs no memory, and after it Redis accepts the next ones even if memory is short.
+-- Removes waiters, which are the keys of a table. Those behind them move up. holder is the one among them that acquires
+-- the lock now, or nil. The first write needs no memory, and after it Redis accepts the next ones even if memory is
+-- short.
 local function leave_queue(q, leaving, holder)
     if not q.now then
         look(q)
@@ -289,12 +267,8 @@ local function leave_queue(q, leaving, holder)
     for field in pairs(leaving) do
         fields[#fields + 1] = field
     end
-    -- At most most_passed, and one. A call in Lua may have some thousand arguments at most.
-    for from = 1, #fields, 1000 do
-        local to = math.min(from + 999, #fields)
-        redis.call('zrem', q.timeouts, unpack(fields, from, to))
-        redis.pcall('hdel', q.places, unpack(fields, from, to)) -- with pcall: a release goes on if the key holds other data
-    end
+    in_parts('zrem', q.timeouts, fields)
+    pcall(in_parts, 'hdel', q.places, fields) -- a release goes on if the key holds other data
     local left = (java or #fields > 1) and move_up(q, leaving) or redis.call('lrem', q.waiters, 1, fields[1])
     last = redis.call('lindex', q.waiters, -1)
     if redis.pcall('hexists', q.places, '') == 1 and (not last or redis.call('hlen', q.places) == 1) then
@@ -309,6 +283,11 @@ local function leave_queue(q, leaving, holder)
     end
 end
 
+-- Passes on the lock, which is free, to the first waiter that is not passed over: grants it, or wakes this waiter;
+-- asker is not granted it, because it acquires the lock itself. Returns this waiter, nil if there is none; q.granted
+-- tells whether it was granted the lock. If there is an asker, the waiter is woken only if the message of the release
+-- may have gone to another one. freed: the script has ended a hold; if there is no other waiter then, those that were
+-- passed over leave.
 local function pass_on(q, asker, freed)
     if redis.call('exists', q.waiters) == 0 then
         return nil

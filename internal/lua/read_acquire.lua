@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line of the writers: a zset. Who may not release the lock because of it must not acquire it.
+-- KEYS[3]  the order of the line of the writers: a zset. Who may not release the lock because of it must not acquire
+--          it.
 -- KEYS[4]  the waits of that line: a hash.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
@@ -11,14 +12,11 @@
 -- ARGV[5]  the field of the caller's write hold, without its :write; the default is ''.
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} there is no hold to re-enter.
 --
--- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A reader joins other readers unless a writer waits.
--- It also joins the write hold of its own owner.
--- A hash that no lock writes is refused and never joined: see record.lua.
+-- Repeatable: see lock_acquire.lua.
+-- A reader joins other readers unless a writer waits, and the write hold of its own owner.
 
 --[[common case]]
--- The lock is free, there are no waiters, and any tombstones are those of others. After an error the code below runs, and
--- reports it.
+-- The lock is free, there are no waiters, and any tombstones are those of others.
 local there = (ARGV[4] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 if there == 1 and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3]) == 0 and redis.pcall('hexists', KEYS[4], ARGV[1]) == 0 then
     there = 0

@@ -1,4 +1,4 @@
--- Returns who holds the read lock of a read/write lock, and evicts dead readers.
+-- Returns  who holds the read lock of a read/write lock, and evicts dead readers.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- ARGV[1]  the field of a read hold, or '' for none.
@@ -6,17 +6,14 @@
 -- Returns  {1 if there are readers, else 0; hold count of this hold; pttl}.
 --
 -- Repeatable: a second run finds no dead readers to evict.
--- A hash that no lock writes is refused, unless it has this hold, and never emptied: see record.lua.
+-- A hash with this hold is not refused, and other data in it stay.
 
 --[[with record clock tombstones readers]]
 return answer(function()
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
 
-local hold_count = hold_count_of(field ~= '' and redis.call('hget', lock, field))
-if hold_count > 0 and lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
-    hold_count = 0
-end
+local hold_count = field ~= '' and living_count(lock, prefix, field) or 0
 if hold_count == 0 then
     check_record(lock)
 end

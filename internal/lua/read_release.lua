@@ -1,26 +1,21 @@
--- Sets the hold count of a read hold to a lower value, or ends the hold, or whatever an attempt may have left in
--- Redis. When the last read hold ends, the lock passes to the first writer in the line: see writer.lua.
+-- Sets the hold count of a read hold to a lower value, or ends the hold, or whatever an attempt may have left in Redis.
+-- When the last read hold ends, the lock passes to the first writer in the line: see writer.lua.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold.
 -- ARGV[2]  the prefix of the key of a lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
---          another server.
+-- ARGV[5]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
--- ARGV[8]  1, which is the default, to refuse a hash that no lock writes, see record.lua; 0 to roll back an attempt,
---          which leaves such a hash as it is.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
---          free; passed is 1 if the lock has its next holder already, else 0. {-1, 0, 0} there is no such hold.
+-- Returns  {1, heard, passed} done: see lock_release.lua. {-1, 0, 0} there is no such hold.
 --
--- Repeatable, and then answers {-1, 0, 0}: a late or second run ends no other hold, because the field belongs to one
--- acquire operation and to those that it was handed off to. The last reader frees the lock, unless its owner holds
+-- Repeatable, and then answers {-1, 0, 0}: see lock_release.lua. The last reader frees the lock, unless its owner holds
 -- the write lock too.
 
 --[[with forms]]
@@ -45,7 +40,7 @@ end
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local left, late, refuse_others = tonumber(ARGV[6] or 0), ARGV[7] == '1', ARGV[8] ~= '0'
+local left, late = tonumber(ARGV[6] or 0), ARGV[7] == '1'
 
 if had then
     return {1, announce_release(how, channel, '0', received), 0}
@@ -59,9 +54,7 @@ if late and left == 0 then
 end
 if hold_count == 0 then
     drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
-    if refuse_others then
-        check_record(lock)
-    end
+    check_record(lock)
     return {-1, 0, 0}
 end
 if left > 0 then
@@ -85,7 +78,7 @@ if mode ~= 'write' and not changes_nothing() then
 end
 drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
-    --[[with counter token clients grant standing line passing writer]]
+    --[[with counter token clients grant line passing writer]]
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)

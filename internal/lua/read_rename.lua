@@ -7,19 +7,16 @@
 -- ARGV[2]  to: the field that gets it.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
---          the lease again. Else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over; else 0.
 -- ARGV[6]  1 if from keeps the lock, because other readers share it, else 0.
 -- ARGV[7]  the prefix of the key of a lease.
 -- ARGV[8]  1 if a request for the lock with from may still run, else 0.
 -- Returns  {1, lease, now} to has the lock, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field has
 --          it, or the hold is over. {-2, 0, now} from keeps the lock, and the record is full.
 --
--- Repeatable: a second run finds that to has the lock, and only sets the lease again, if at all; or that to has left,
--- and has a tombstone. If the hold is put back before the Attach that has given up has run, from has
--- a tombstone, too.
--- A reader whose lease has expired does not have the lock, even if its field is still there. A hash that no lock writes
--- is refused: see record.lua.
+-- Repeatable: as lock_rename.lua, or a second run finds that to has left, and has a tombstone. If the hold is put back
+-- before the Attach that has given up has run, from has a tombstone, too.
+-- A reader whose lease has expired does not have the lock, even if its field is still there.
 
 --[[with record clock tombstones readers renaming]]
 return answer(function()
@@ -34,15 +31,6 @@ if not mode then
     return {-1, 0, now}
 end
 
--- The hold count of a reader that lives, or 0.
-local function living(field)
-    local hold_count = hold_count_of(redis.call('hget', lock, field))
-    if hold_count == 0 or lease_left(prefix, field, hold_count) <= 0 and is_dead(lock, prefix, field) then
-        return 0
-    end
-    return hold_count
-end
-
 local function set_lease_of(field)
     redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(lease))
     if mode == 'read' then
@@ -53,7 +41,7 @@ local function set_lease_of(field)
     end
 end
 
-if living(to) > 0 then
+if living_count(lock, prefix, to) > 0 then
     if late and not splits then
         redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
         drop_leases(waits, prefix, from, 1, 1)
@@ -68,7 +56,7 @@ if living(to) > 0 then
 end
 -- A detached field that is put back (neither splits nor ends) has a tombstone, too.
 local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
-local hold_count = over and 0 or living(from)
+local hold_count = over and 0 or living_count(lock, prefix, from)
 if late and not splits and not over then
     if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
         redis.call('del', lock) -- the mode alone is not a record

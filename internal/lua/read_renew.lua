@@ -1,5 +1,4 @@
--- Renews the lease of a read hold. The script never creates a record or a lease, never touches another hold, and
--- shortens a lease only if it is told to.
+-- Renews the lease of a read hold: see renew.lua. It never creates a lease of a reader.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua; it is the only key, so that renewals go on while the slot of the lock
 --          moves.
@@ -10,7 +9,6 @@
 -- Returns  {1, 0, 0} renewed, {-1, 0, 0} there is no such hold.
 --
 -- Repeatable: the lease is set, and nothing is added to it.
--- A hash that no read/write lock writes is refused: see record.lua.
 
 --[[with record clock tombstones readers]]
 return answer(function()
@@ -22,8 +20,8 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local hold_count = hold_count_of(redis.call('hget', lock, field))
-if hold_count == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
+local hold_count = living_count(lock, prefix, field)
+if hold_count == 0 then
     return {-1, 0, 0}
 end
 

@@ -8,56 +8,32 @@
 -- of the hash is never shorter than that of a living reader.
 --
 -- A read hold costs the same whatever its hold count is. The lease of a relock reader is the key with the number 1:
--- each acquire and each renewal sets this key to the longest lease of the hold. Of the other keys each acquire and
--- each renewal sets only the last one, and the keys in between expire. Java takes the longest lease of all numbers up
--- to the hold count in the hash, which is the first one; missing keys count as expired. Java deletes only keys of its
--- own readers. A client that sets and renews all keys together has the longest lease in the first one, too.
+-- each acquire and each renewal sets this key to the longest lease of the hold. Of the other keys each acquire and each
+-- renewal sets only the last one, and the keys in between expire. Java takes the longest lease of all numbers up to the
+-- hold count in the hash, which is the first one; missing keys count as expired. Java deletes only keys of its own
+-- readers. A client that sets and renews all keys together has the longest lease in the first one, too.
 --
 -- A waiting writer has a heartbeat, which lasts three seconds: see rwlock.go. A heartbeat much farther in the future
 -- was written before the clock of Redis was set back. It does not count, because its writer, if it is alive, writes
 -- another one within a second.
 --
 -- A reader leaves a tombstone in the waits of the writers' line if a request that names its field may still run: see
--- tombstones.lua. A detached reader always leaves one: a split of a record that is shared (see read_rename.lua) does not
--- remove the field that it comes from, so it could otherwise run again, late, and bring the detached reader back.
---
--- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
---          in ms. The clock may have been set back a little.
--- Defines  is_write(field)                           whether the field is a write hold.
--- Defines  fields_of(lock)                           the fields and values of a read/write lock, one after the other;
---          if it has more than a lock may have, nil and what refuse says.
--- Defines  hold_count_of(value)                      the hold count of a reader, limited to the number that a loop
---          may run to.
--- Defines  leases_of(reader, hold_count)             how many leases of a reader count.
--- Defines  extend(key, to)                           sets a lease to at least this length.
--- Defines  lease_key(prefix, reader, n)              the key of one lease.
--- Defines  lease_left(prefix, reader, hold_count)    the ms that are left of the longest lease; 0 or less if there is
---          none.
--- Defines  forget_writer(writers, field)             deletes the heartbeat of a writer that was granted the lock;
---          field may be that of a plain lock.
--- Defines  forget_writers(writers)                   deletes the heartbeats of all writers; other data at the key stays.
--- Defines  drop_leases(waits, prefix, reader, from, to)     deletes the leases with these numbers; a detached reader is
---          buried if the first one is among them.
--- Defines  is_dead(lock, prefix, reader)             whether a reader without leases is dead.
--- Defines  has_reader(lock, prefix, except, least)   whether one of many readers, other than except, has a lease of at
---          least this many ms. It asks some of them, and reports false if there are few, or too many for a lock: then
---          evict_dead_readers asks all.
--- Defines  evict_dead_readers(lock, prefix, except)  removes dead readers; returns the number of living readers other
---          than except, the ms that are left of their longest lease, and how many readers are dead. If it is 0, the
---          script deletes the lock, and none is removed. If the lock
---          has fields that no lock writes, none is removed, and these count as one reader that lives as long as the
---          lock; the function then also returns what refuse says of them.
+-- tombstones.lua. A detached reader always leaves one: a split of a record that is shared (see read_rename.lua) does
+-- not remove the field that it comes from, so it could otherwise run again, late, and bring the detached reader back.
 
+-- How far in the future a heartbeat of a writer may end to count, in ms. The clock may have been set back a little.
 local farthest_beat = 6000
 
 local function is_write(field) return field:sub(-6) == ':write' end
 
+-- Deletes the heartbeat of a writer that was granted the lock; field may be that of a plain lock.
 local function forget_writer(writers, field)
     if is_write(field) then
         redis.pcall('zrem', writers, field:sub(1, -7))
     end
 end
 
+-- Deletes the heartbeats of all writers; other data at the key stays.
 local function forget_writers(writers)
     if redis.pcall('zrevrange', writers, 0, 0)[1] then
         redis.call('del', writers)
@@ -67,6 +43,8 @@ end
 local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
+-- Returns the fields and values of a read/write lock, one after the other; if it has more than a lock may have, nil and
+-- what refuse says.
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
     if n > most_holds + 1 then -- and the mode
@@ -76,11 +54,13 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
--- Other data may be in the place of a hold count. The keys of a relock reader have no greater numbers.
+-- The hold count of a reader, limited to the number that a loop may run to: other data may be in its place. The keys of
+-- a relock reader have no greater numbers.
 local function hold_count_of(value)
     return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
 end
 
+-- Sets a lease to at least this length.
 local function extend(key, to)
     if redis.call('pttl', key) < to then
         redis.call('pexpire', key, ms(to))
@@ -91,13 +71,14 @@ local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
--- The field of a relock reader ends with the number of its acquire operation; that of a transaction of Java has at
--- least 32 digits there.
+-- How many leases of a reader count. The field of a relock reader ends with the number of its acquire operation; that
+-- of a transaction of Java has at least 32 digits there.
 local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
     return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
+-- The ms that are left of the longest lease; 0 or less if there is none.
 local function lease_left(prefix, reader, hold_count)
     local longest = -2
     -- At most most_hold_count.
@@ -111,7 +92,8 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
--- The owner of a detached reader is 0: see internal/engine/field.go.
+-- Deletes the leases with these numbers; a detached reader is buried if the first one is among them. Its owner is 0:
+-- see internal/engine/field.go.
 local function drop_leases(waits, prefix, reader, from, to)
     if from == 1 and reader:find('^[%x-]+:0:') then
         bury(waits, reader)
@@ -122,15 +104,26 @@ local function drop_leases(waits, prefix, reader, from, to)
     end
 end
 
--- On a Cluster the slot may be moving, and the leases may not have arrived on this node yet. A command with one key
--- that is here and one that is not then fails, and so does the script.
+-- Whether a reader without leases is dead. On a Cluster the slot may be moving, and the leases may not have arrived on
+-- this node yet. A command with one key that is here and one that is not then fails, and so does the script.
 local function is_dead(lock, prefix, reader)
     redis.call('exists', lock, lease_key(prefix, reader, 1))
     return true
 end
 
+-- The hold count of a reader that lives, or 0.
+local function living_count(lock, prefix, reader)
+    local hold_count = hold_count_of(redis.call('hget', lock, reader))
+    if hold_count == 0 or lease_left(prefix, reader, hold_count) <= 0 and is_dead(lock, prefix, reader) then
+        return 0
+    end
+    return hold_count
+end
+
 local most_asked = 32 -- readers
 
+-- Whether one of many readers, other than except, has a lease of at least this many ms. It asks some of them, and
+-- reports false if there are few, or too many for a lock: then evict_dead_readers asks all.
 local function has_reader(lock, prefix, except, least)
     local fields = redis.call('hlen', lock)
     if fields <= most_asked or fields > most_holds + 1 then
@@ -151,6 +144,10 @@ local function has_reader(lock, prefix, except, least)
     return false
 end
 
+-- Removes dead readers; returns the number of living readers other than except, the ms that are left of their longest
+-- lease, and how many readers are dead. If none lives, the script deletes the lock, and none is removed. If the lock
+-- has fields that no lock writes, none is removed, and these count as one reader that lives as long as the lock; the
+-- function then also returns what refuse says of them.
 local function evict_dead_readers(lock, prefix, except)
     local entries, strange = fields_of(lock)
     local living, longest, leases, dead = 0, -2, 0, {}

@@ -8,33 +8,15 @@
 --   NOTALOCK n number        the counter KEYS[n] is not a number
 --   NOTALOCK n large         the counter KEYS[n] is a number that Lua does not have exactly: see counter.lua
 --
--- Defines  refuse(key, what)                         ends the script with this error.
--- Defines  field_text(field)                         what refuse says of a field.
--- Defines  refuse_field(lock, field)                 ends the script because of this field.
--- Defines  is_hold(field, value)                     the hold count if the field is a hold, else nothing.
--- Defines  too_deep(field, hold_count)               whether the hold count of a hold of a read/write lock is higher
---          than that of a reader may be.
--- Defines  is_relocks(field)                         whether the holder, or the waiter, is one of relock, which uses the
---          line, the wait queue in Redis.
--- Defines  is_value(field, value)                    whether the field belongs to Redisson's multi lock of values.
--- Defines  check_record(lock)                        refuses a hash that no lock writes; returns how many fields it
---          has read, and one of them, which is a holder if it has seen any.
--- Defines  note_hold_count(lock, field, hold_count)  sets the hold count of a hold that goes on.
--- Defines  undo(lock, ...)                        deletes a record that the script has just written: its only fields.
--- Defines  begin_lease(lock, lease, ...)             sets the lease of a hold that the script has just written; if this
---          user may not, removes these fields, and ends the script.
--- Defines  try(step)                              what step returns; nil if it fails.
--- Defines  answer(script, types)                     runs a script whose KEYS have these types. Three numbers, and the
---          texts behind them, become one text, which costs less than a list.
---
--- Every loop of a script has a bound, whatever the data is: a script that runs for long stops all of Redis, and
--- cannot be stopped once it has written. A comment in front of each loop names the bound (see
+-- Every loop of a script has a bound, whatever the data is: a script that runs for long stops all of Redis, and cannot
+-- be stopped once it has written. A comment in front of each loop names the bound (see
 -- TestEveryLoopOfAScriptHasABound). Larger data is refused as data that no lock writes; only a release goes on, and
 -- leaves it alone.
 
 local most_holds = 10000 -- fields of a hash that one script reads
 local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
 
+-- Ends the script with this error.
 local function refuse(key, what)
     local n = 0
     -- At most #KEYS.
@@ -52,16 +34,17 @@ end
 
 local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
--- The field of a hold is "client:owner", where the client is a UUID and the owner a number, or "client:owner:" followed
--- by anything, as writers, transactions and relock have it. A hold count has fewer than ten digits.
+-- Returns the hold count if the field is a hold. Its field is "client:owner", where the client is a UUID and the owner
+-- a number, or "client:owner:" followed by anything, as writers, transactions and relock have it. A hold count has
+-- fewer than ten digits.
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and
         #value < 10 and value:match('^[1-9]%d*$')
 end
 
--- Redisson's multi lock of values has fields of three forms in one hash:
--- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> hold count.
+-- Whether the field belongs to Redisson's multi lock of values, which has fields of three forms in one hash: "hash" ->
+-- owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> hold count.
 local function is_value(field, value)
     local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
     if hash then
@@ -75,18 +58,21 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
+-- Whether a hold of a read/write lock has a higher hold count than a reader may have.
 local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
 end
 
--- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
--- A pattern for the client in front, which has 36 characters, would take most of the time of moves_behind.
+-- Whether the holder, or the waiter, is one of relock, which uses the line. Redisson's fields end with the ID of the
+-- thread; those of relock have one number more: see internal/engine/field.go. A pattern for the client in front, which
+-- has 36 characters, would take most of the time of move_up.
 local function is_relocks(field)
     return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
--- A hash that has the caller's field is a lock, and need not be checked. A key that does not exist passes the check.
--- The cost does not depend on the size of the hash: of more than eight fields it reads some at random.
+-- Refuses a hash that no lock writes; returns how many fields it has read, and one of them, which is a holder if it has
+-- seen any. A hash that has the caller's field is a lock, and need not be checked. A key that does not exist passes the
+-- check. The cost does not depend on the size of the hash: of more than eight fields it reads some at random.
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -120,13 +106,15 @@ local function note_hold_count(lock, field, hold_count)
     end
 end
 
+-- Deletes a record that the script has just written: its only fields.
 local function undo(lock, ...)
     if type(redis.pcall('hdel', lock, ...)) == 'table' then -- deleting the only fields deletes the record
         redis.call('del', lock)
     end
 end
 
--- A record without a lease would stay for ever.
+-- Sets the lease of a record that the script has just written. If this user may not, the record is deleted, and the
+-- script ends: without a lease it would stay for ever.
 local function begin_lease(lock, lease, ...)
     local answer = redis.pcall('pexpire', lock, lease)
     if type(answer) == 'table' then
@@ -135,11 +123,25 @@ local function begin_lease(lock, lease, ...)
     end
 end
 
+-- Returns what step returns; nil if it fails.
 local function try(step)
     local done, result = pcall(step)
     return done and result or nil
 end
 
+-- Runs a command with a long list; returns the sum of its answers. A call in Lua may have some thousand arguments at
+-- most.
+local function in_parts(command, key, list)
+    local sum = 0
+    -- At most longest_queue.
+    for from = 1, #list, 1000 do
+        sum = sum + redis.call(command, key, unpack(list, from, math.min(from + 999, #list)))
+    end
+    return sum
+end
+
+-- Runs a script whose KEYS have these types. Three numbers, and the texts behind them, become one text, which costs
+-- less than a list.
 local function answer(script, types)
     local done, result = pcall(script)
     if done and type(result) == 'table' and type(result[3]) == 'number' then

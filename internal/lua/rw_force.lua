@@ -3,88 +3,70 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the lock to release: read or write.
 -- ARGV[2]  the prefix of the key of a read lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See seen.lua.
--- Returns  {1, 0, 0, clients} released, {0, 0, 0} this lock was free, or has other holders. For clients see
---          evicted.lua.
+-- ARGV     behind these: the fields of the holders that may lose the lock; none: all of them. See forced.lua.
+-- Returns  {1, 0, 0, clients} released, {0, 0, 0} this lock was free, or has other holders. For clients see forced.lua.
 --
 -- Once: other owners may have acquired this lock before the script runs again.
--- A hash that no lock writes is refused and stays as it is: see record.lua.
 
---[[with forms record announce clock counter token clients evicted grant standing tombstones line passing readers writer seen]]
+--[[with forms record announce clock counter token clients grant tombstones line passing readers writer forced]]
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local half, prefix, channel, how, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], seen_from(5)
 
 check_record(lock)
 local mode = redis.call('hget', lock, 'mode')
-if not mode then
+if not mode or half == 'write' and mode == 'read' then
     return {0, 0, 0}
 end
-local entries, strange = fields_of(lock)
-if not entries then
+local line = open_line(lock, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
+local _, _, _, strange = evict_dead_readers(lock, prefix) -- fails while the slot of the lock moves
+if strange then
     refuse(lock, strange)
 end
-local leases, freed, kept = 0, {}, 0
+local entries, freed = fields_of(lock), {}
 -- At most most_holds.
 for i = 1, #entries, 2 do
-    local field, value = entries[i], entries[i + 1]
-    if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
-        refuse_field(lock, field)
-    elseif field ~= 'mode' then
-        leases = leases + (is_write(field) and 0 or leases_of(field, tonumber(value)))
-        if leases > most_leases then
-            refuse_field(lock, field)
-        elseif is_write(field) == (half == 'write') and (not seen or seen[field]) then
-            freed[#freed + 1] = field
-        else
-            kept = kept + 1
-        end
+    local field = entries[i]
+    if field ~= 'mode' and is_write(field) == (half == 'write') and (not seen or seen[field]) then
+        freed[#freed + 1] = field
     end
 end
-
-local line = open_line(lock, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
 if #freed == 0 then
     return {0, 0, 0}
 end
-local leaves_readers, longest = half == mode and kept > 0, nil
-if leaves_readers then
-    evict_dead_readers(lock, prefix) -- before the other writes, because it fails while the slot of the lock moves
-end
-local room = most_leases - leases -- for the keys that do not count as leases, and expire otherwise: see readers.lua
 -- At most most_holds, and most_leases of them all.
 for _, field in ipairs(freed) do
-    local hold_count = hold_count_of(redis.call('hget', lock, field)) -- a dead one has none
+    local hold_count = hold_count_of(redis.call('hget', lock, field))
     redis.call('hdel', lock, field)
     if half == 'read' then
-        local own = math.min(leases_of(field, hold_count), hold_count)
-        local others = math.min(hold_count - own, room)
-        room = room - others
-        drop_leases(KEYS[4], prefix, field, 1, own + others)
+        drop_leases(KEYS[4], prefix, field, 1, leases_of(field, hold_count))
+        drop_leases(KEYS[4], prefix, field, hold_count, hold_count) -- those in between expire: see readers.lua
     end
-end
-if leaves_readers then
-    kept, longest = evict_dead_readers(lock, prefix) -- the dead ones have gone: this only counts
 end
 forget_writers(writers)
-if kept == 0 then
-    redis.call('del', lock)
-    local message = mode == 'write' and '1' or '0'
-    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
-    if heard == 0 and not to then
-        announce(how, channel, message)
-    end
-elseif leaves_readers then
+if half ~= mode then
+    return with_clients({1, 0, 0}, freed) -- a writer holds the lock
+end
+local kept, longest = evict_dead_readers(lock, prefix) -- there are no dead ones: this only counts
+local message = mode == 'write' and '1' or '0'
+if kept > 0 then
     redis.call('hset', lock, 'mode', 'read')
     redis.call('pexpire', lock, ms(longest))
     if half == 'write' then
-        announce(how, channel, '1') -- other readers may join
+        announce(how, channel, message) -- other readers may join
+    end
+else
+    redis.call('del', lock)
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
+    if heard == 0 and not to then
+        announce(how, channel, message)
     end
 end
 return with_clients({1, 0, 0}, freed)

@@ -3,36 +3,29 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
--- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants:
---          see semaphore.lua.
+-- ARGV[1]  the field of the hold, which is a new one for every acquire operation, and tells how many permits it wants.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the number of permits that the semaphore has if nothing has set it yet.
--- ARGV[4]  the channel on which available permits are announced; the channel of a client is this one with :client
---          appended.
+-- ARGV[4]  the channel on which available permits are announced; that of a client has :client appended.
 -- ARGV[5]  the command that publishes: see announce.lua.
--- ARGV[6]  the hold count to reach: 1, which is the default, acquires a permit, more re-enters one that is held.
--- ARGV[7]  how the caller learns of a grant: barge takes available permits before all places, unless the next place
---          wants several, and gets no place; defer lets the line go first; push and poll wait in the line, with and
---          without a subscription: see line.lua. The default is defer.
+-- ARGV[6]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
+-- ARGV[7]  the delivery of the caller: see line.lua. The default is defer. Who barges takes no permit if the next place
+--          wants several.
 -- ARGV[8]  the number of this request within its wait; only for push and poll.
 -- ARGV[9]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
--- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may
---          still take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in
---          pttl ms, or none ends (-1). {-1, 0, 0} there is no hold to re-enter. {-2, total, 0} the caller wants more
---          permits than the semaphore has. other is 0 if the semaphore has
---          ARGV[3] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
---          front if the caller has a place in the line, 2 if only the channel tells that a permit is available, 3 if
---          the caller has no place because this server does not know the subscription of its client, else 0: see
---          standing.lua.
+-- Returns  {1, more, other} held: the script took the permits, and more is the number of permits that others may still
+--          take. {1, 0, 0} they were held already. {0, pttl, place + other} busy: the first lease ends in pttl ms, or
+--          none ends (-1); for place see standing of line.lua. {-1, 0, 0} there is no hold to re-enter. {-2, total, 0}
+--          the caller wants more permits than the semaphore has. other is 0 if the semaphore has ARGV[3] permits, else
+--          2^20 times (1 + the number that it has).
 --
 -- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
 -- A caller that waits in the line goes on waiting if the semaphore gets fewer permits than it wants: see fits.
 
 --[[common case]]
--- A permit is available, none of the taken ones has expired, and there is no line. After an error the code below runs,
--- and reports it.
+-- A permit is available, none of the taken ones has expired, and there is no line.
 if (ARGV[6] or '1') == '1' and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 and not ARGV[1]:find('+', 1, true) then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local n = type(available) == 'string' and #available < 8 and available:match('^[1-9]%d*$') and tonumber(available)
@@ -74,9 +67,8 @@ if total ~= permits and total >= 0 then
 end
 
 local function lengthen()
-    local answer = ends < now + lease and lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
+    if ends < now + lease then
+        lease_until(taken, ids, now + lease)
     end
 end
 
@@ -101,7 +93,7 @@ if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', w
 end
 --[[end]]
 
---[[with clients standing permit tombstones line passing permits]]
+--[[with clients permit tombstones line passing permits]]
 -- Whether a holder that does not use the line will announce the release of its permit on the channel alone. Of many
 -- permits it reads some.
 local function has_legacy_holder()

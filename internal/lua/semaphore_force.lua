@@ -3,20 +3,19 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
--- ARGV[1]  the channel on which available permits are announced; the channel of a client is this one with :client
---          appended.
+-- ARGV[1]  the channel on which available permits are announced; that of a client has :client appended.
 -- ARGV[2]  the command that publishes: see announce.lua.
--- ARGV     behind these: the fields of the holders that may lose their permits; none: all of them. See seen.lua.
+-- ARGV     behind these: the fields of the holders that may lose their permits; none: all of them. See forced.lua.
 -- Returns  {1, more, 0, clients} some permits were held, {0, more, 0, clients} no permit was taken, or the leases of
 --          those that were have expired. more is 1 if the script released as many permits as one run may and some may
---          be left: run it again. For clients see evicted.lua.
+--          be left: run it again. For clients see forced.lua.
 --
 -- Once: other owners may have acquired permits before the script runs again.
 -- The permits whose leases end first are released first.
 
---[[with forms record announce clock semaphore clients evicted standing permit tombstones line passing permits seen]]
+--[[with forms record announce clock semaphore clients permit tombstones line passing permits forced]]
 return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]

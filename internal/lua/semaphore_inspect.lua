@@ -1,13 +1,12 @@
--- Returns who holds permits of a semaphore. The script only reads.
+-- Returns  who holds permits of a semaphore. The script only reads.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- ARGV[1]  the field of a hold, which tells its permits: see semaphore.lua; or '' for none.
+-- ARGV[1]  the field of a hold, or '' for none.
 -- Returns  {number of permits whose lease has not expired, 1 if all permits of the hold are among them, ms until all of
 --          their leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
 --
 -- Repeatable: it only reads.
--- Other data is refused; among the taken permits only if those of the hold are not all there: see semaphore.lua.
 
 --[[with forms record announce clock semaphore]]
 return answer(function()

@@ -1,33 +1,27 @@
 -- Ends a hold of a permit, or of several, or whatever an attempt may have left in Redis, its place in the line
--- included. The permits pass to the next places. A hold count above 0 changes nothing, because Redis does not store
--- the hold count of a permit.
+-- included. The permits pass to the next places. A hold count above 0 changes nothing, because Redis does not store the
+-- hold count of a permit.
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
--- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
--- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
---          appended.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the channel on which available permits are announced; that of a client has :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
--- ARGV[4]  the hand-off window in ms: for how long the line may keep available permits from clients that have no
---          place in it.
+-- ARGV[4]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[5]  the hold count that is left: 0, which is the default, releases the permit.
--- ARGV[6]  1 if a request for a permit with this id may still run; the default is 0.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message about available
---          permits; passed is 1 if a permit was granted to the next place, 2 if this user may not publish to it, else
---          0. {-1, heard, passed} not all permits of the hold are taken, or their leases had expired. Those that are
---          taken are released all the same.
+-- ARGV[6]  1 if a request for the lock with this field may still run; the default is 0.
+-- Returns  {1, heard, passed} done: see lock_release.lua. {-1, heard, passed} not all permits of the hold are taken, or
+--          their leases had expired. Those that are taken are released all the same.
 --
--- Repeatable, and then answers {-1, heard, passed}: a late or second run releases no other permit, because the id
--- belongs to one acquire operation.
+-- Repeatable, and then answers {-1, heard, passed}: see lock_release.lua.
 
 --[[with forms]]
 local released, received -- whether the common case has released the permit, and what Redis said when it told so
 
 --[[common case]]
--- A permit whose lease has not expired is released, there is no line, and no connection hears of it. After an error the code
--- below runs, and reports it.
+-- A permit whose lease has not expired is released, there is no line, and no connection hears of it.
 if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[3], KEYS[4]) == 0 then
     local available, clock = redis.pcall('get', KEYS[1]), redis.pcall('time')
     local ends = not clock.err and type(available) == 'string' and #available < 8 and
@@ -65,7 +59,7 @@ end
 released = return_permits(free, taken, ids, there) > 0
 local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
-    --[[with clients standing permit tombstones line passing permits]]
+    --[[with clients permit tombstones line passing permits]]
     passed_on = leave_and_pass(free, order, waits, id, late, function(line)
         if count_free(free) <= 0 then
             return

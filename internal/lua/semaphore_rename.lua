@@ -1,26 +1,22 @@
 -- Renames a hold of a permit, or of several: its permits get other ids, and the number of available permits does not
 -- change. See lock_rename.lua.
 --
--- KEYS[1]  the number of available permits: a string; see semaphore.lua.
--- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
--- KEYS[4]  the waits of the line: a hash.
--- ARGV[1]  from: the field that has the permits, which tells their ids: see semaphore.lua.
+-- KEYS[1]  the taken permits: a zset; see semaphore.lua.
+-- KEYS[2]  the waits of the line, which have the tombstones: a hash, see tombstones.lua.
+-- ARGV[1]  from: the field that has the permits.
 -- ARGV[2]  to: the field that gets as many permits.
 -- ARGV[3]  the lease in ms from now on: exactly this one.
 -- ARGV[4]  epoch ms at which the lease ends at the latest; 0: there is no such time.
--- ARGV[5]  of an Attach: epoch ms at which the hold is over, so that it cannot be renamed any more; a second run sets
---          the lease again. Else 0.
+-- ARGV[5]  of an Attach: epoch ms at which the hold is over; else 0.
 -- ARGV[6]  1 if a request for permits with from may still run, else 0.
 -- Returns  {1, lease, now} to has the permits, for lease ms from now, which is in epoch ms. {-1, 0, now} neither field
 --          has all of its permits, their lease has expired, to has ended, or the hold is over.
 --
--- Repeatable: a second run finds that to has the permits, and only sets the lease again, if at all.
--- A field that was renamed leaves the line, and never takes a permit again.
+-- Repeatable: see lock_rename.lua.
 
---[[with forms record announce clock semaphore clients standing permit tombstones line passing renaming]]
+--[[with forms record announce clock semaphore tombstones renaming]]
 return answer(function()
-local free, taken, order, waits, from, to = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
+local taken, waits, from, to = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local ends_at, late = tonumber(ARGV[5]), ARGV[6] == '1'
 
 local now = now_ms()
@@ -28,29 +24,22 @@ local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 local old, new = ids_of(from), ids_of(to)
 check_permits(taken)
 
-local function take_lease()
-    local answer = lease_until(taken, new, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
-end
-
 local there = ends_of(taken, new)
 local renamed = there and there > now
 local may = not renamed and not past_end(ends_at, now) and not is_buried(waits, to)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
     redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
-    take_lease()
+    lease_until(taken, new, now + lease)
     redis.call('zrem', taken, unpack(old))
     renamed = true
 elseif renamed and ends_at > 0 then
-    take_lease()
+    lease_until(taken, new, now + lease)
 elseif renamed then
     lease = there - now
 end
 if late then
-    leave_and_pass(free, order, waits, from, late, function() end)
+    bury(waits, from)
 end
 return {renamed and 1 or -1, renamed and lease or 0, now}
-end, {'string', 'zset', 'zset', 'hash'})
+end, {'zset', 'hash'})

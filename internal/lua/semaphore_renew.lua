@@ -1,9 +1,8 @@
--- Renews the lease of a hold: that of its permit, or those of all of its permits. The script never takes a permit, and
--- shortens a lease only if it is told to.
+-- Renews the leases of all permits of a hold: see renew.lua.
 --
 -- KEYS[1]  the taken permits: a zset; see semaphore.lua. It is the only key, so that renewals go on while its slot
 --          moves.
--- ARGV[1]  the field of the hold, which tells its permits: see semaphore.lua.
+-- ARGV[1]  the field of the hold.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  1: exactly this lease; 0: at least this lease.
 -- Returns  {1, 0, 0} renewed, {-1, 0, 0} a permit is not taken, or its lease has expired. Then the client releases
@@ -24,10 +23,7 @@ end
 -- This write needs no memory, and after it Redis accepts the next one even if memory is short.
 redis.call('zrem', taken, '')
 if exact or ends < now + lease then
-    local answer = lease_until(taken, ids, now + lease)
-    if type(answer) == 'table' then
-        error(answer, 0)
-    end
+    lease_until(taken, ids, now + lease)
 end
 return {1, 0, 0}
 end, {'zset'})

@@ -2,11 +2,10 @@
 --
 -- KEYS[1]  the number of available permits: a string; see semaphore.lua.
 -- KEYS[2]  the taken permits: a zset.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- ARGV[1]  the number of permits.
--- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
---          appended.
+-- ARGV[2]  the channel on which available permits are announced; that of a client has :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
 -- ARGV[4]  the field of the request, which is a new one for each request; none: a late run sets the number again.
 -- Returns  {1, 0, 0}.
@@ -15,7 +14,7 @@
 -- finds one does nothing: it is late, and the number may have been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
---[[with forms record announce clock semaphore clients standing permit tombstones line passing permits]]
+--[[with forms record announce clock semaphore clients permit tombstones line passing permits]]
 return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]

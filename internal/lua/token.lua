@@ -1,7 +1,6 @@
 -- Prelude of the scripts that acquire locks which may be fenced. See counter.lua.
---
--- Defines  draw_token(counter, most)  the same as take_token, but ends the script if it fails.
 
+-- As take_token, but a failure ends the script.
 local function draw_token(counter, most)
     local token, following = take_token(counter, most)
     if token then

@@ -1,14 +1,9 @@
--- Prelude of the scripts of locks whose requests may run late: tombstones, which are in the waits of the line, the wait
--- queue in Redis. See line.lua; a fair lock, which has no line, has the same hash.
+-- Prelude of the scripts of locks whose requests may run late: tombstones, which are in the waits of the line (see
+-- line.lua). A fair lock, which has no line, has the same hash.
 --
--- A field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds it. Its value
--- is the epoch ms at which it expires. The scripts that leave another one, and the release that begins a hand-off window,
--- look at some fields, and drop the tombstones among them that have expired.
---
--- Defines  bury(waits, field)       leaves a tombstone: field never acquires the lock again. It is written even if Redis
---          has no memory left: the request may run when it has some again. It does not fail.
--- Defines  drop_tombstones(waits, now)  drops some that have expired.
--- Defines  is_buried(waits, field)  whether field has ended.
+-- A field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds it, and
+-- acquires nothing. Its value is the epoch ms at which it expires. The scripts that leave another one, and the release
+-- that begins a hand-off window, look at some fields, and drop the tombstones among them that have expired.
 
 local tombstone_life = 60000 -- in ms: longer than a request may be on its way
 
@@ -25,8 +20,8 @@ local function drop_tombstones(waits, now)
     end
 end
 
--- The first command changes nothing. It needs no memory, and after it Redis accepts the tombstone even if memory is
--- short.
+-- Leaves a tombstone, even if Redis has no memory left: the request may run when it has some again. The first command
+-- changes nothing, and after it Redis accepts the tombstone.
 local function bury(waits, field)
     pcall(function()
         redis.pcall('hdel', waits, '')

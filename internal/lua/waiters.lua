@@ -11,24 +11,8 @@
 -- Rules: nothing is written. No number of a request leaves the script, because a grant names that number: see
 -- internal/engine/line.go. At most most_listed waiters are returned, the first ones. If the user may not ask for the
 -- number of subscribers, the rest of the answer is right all the same.
---
--- For the script:
--- Defines  queue_waiters(all, timeouts, places, channel, how)  the waiters of a fair lock. all has the fields of its
---          queue; timeouts is {member, score, ...}; places is the key of the places: see queue.lua.
--- Defines  line_waiters(order, waits, held, writers, channel, how)  the waiters of any other lock: those in the line, in
---          order, and behind them the writers that have no place; how many waiters there are. held has true for the
---          fields that hold the lock, and writers is {member, score, ...}.
--- For this file:
--- Defines  values_of(key, fields)                the values of at most most_listed fields.
--- Defines  scores(list)                          a table with the score of each member.
--- Defines  add_waiter(waiters, ...)              adds a waiter, whose parts are as above.
--- Defines  first_places(waits, clients)          the first places of the line, and how many there are.
 
 local most_listed = 1000 -- as mostWaiters in inspect.go
-
-local function values_of(key, fields)
-    return #fields == 0 and fields or redis.call('hmget', key, unpack(fields))
-end
 
 local function scores(list)
     local of = {}
@@ -41,13 +25,14 @@ end
 
 local function add_waiter(waiters, ...)
     -- At most 5.
-    for _, part in ipairs({...}) do
+    for _, part in ipairs(#waiters < 5 * most_listed and {...} or {}) do
         waiters[#waiters + 1] = part
     end
 end
 
--- A waiter that is not subscribed asks by itself. It may be subscribed to the channel of its own that Redisson uses, and
--- Java is.
+-- The waiters of a fair lock. all has the fields of its queue, timeouts is {member, score, ...}, and places the key of
+-- the places: see queue.lua. A waiter that is not subscribed asks by itself. It may be subscribed to the channel of its
+-- own that Redisson uses, and Java is.
 local function queue_waiters(all, timeouts, places, channel, how)
     local ends, fields, channels = scores(timeouts), {}, {}
     -- At most most_listed.
@@ -55,7 +40,7 @@ local function queue_waiters(all, timeouts, places, channel, how)
         fields[i] = all[i]
         channels[2 * i - 1], channels[2 * i] = channel .. ':' .. all[i], channel .. ':client:' .. client_of(all[i])
     end
-    local texts, counts = values_of(places, fields), subscribers(channels, how)
+    local texts, counts = #fields > 0 and redis.call('hmget', places, unpack(fields)), subscribers(channels, how)
     local waiters = {}
     -- At most most_listed.
     for i, field in ipairs(fields) do
@@ -72,45 +57,25 @@ local function queue_waiters(all, timeouts, places, channel, how)
     return waiters
 end
 
--- Returns the first places, most_listed at most, and how many there are. A client without a place does not count, as far
--- as the places are read.
-local function first_places(waits, clients)
-    local some, places = {}, {}
-    -- At most most_listed.
-    for i = 1, math.min(#clients, most_listed) do
-        some[i] = clients[i]
-    end
-    local texts, n = values_of(waits, some), #clients
-    -- At most most_listed.
-    for i, client in ipairs(some) do
-        local p = texts[i] and parse_place(texts[i], client)
-        if p and client_of(p.field) == client then
-            places[#places + 1] = p
-        else
-            n = n - 1
-        end
-    end
-    return places, n
-end
-
--- A writer that has a heartbeat and a place is one waiter. Of the places that are not listed only the client is known.
-local function line_waiters(order, waits, held, writers, channel, how)
-    local beats, now = scores(writers), now_ms()
-    local clients = redis.call('zrangebyscore', order, '-inf', '+inf', 'limit', 0, longest_line)
-    local places, n = first_places(waits, clients)
-    local in_line, channels, waiters = {}, {}, {}
+-- Adds the waiters of any other lock, and returns how many there are: those in the line, in order, and behind them the
+-- writers that have no place. held has true for the fields that hold the lock, and writers is {member, score, ...}. A
+-- writer that has a heartbeat and a place is one waiter. A client without a place does not count.
+local function line_waiters(waiters, order, waits, held, writers, channel, how)
+    local beats, now, n = scores(writers), now_ms(), 0
+    local listed, channels, in_line = {}, {}, {}
     -- At most longest_line.
-    for _, client in ipairs(clients) do
+    for client, p in places_of({order = order, waits = waits}) do
         in_line[client] = true
-    end
-    -- At most most_listed.
-    for i, p in ipairs(places) do
-        channels[i] = grants_to(channel, p)
-        in_line[p.client] = p.field
+        if p and client_of(p.field) == client then
+            n, in_line[client] = n + 1, p.field
+            if n <= most_listed then
+                listed[n], channels[n] = p, grants_to(channel, p)
+            end
+        end
     end
     local counts = subscribers(channels, how)
     -- At most most_listed.
-    for i, p in ipairs(places) do
+    for i, p in ipairs(listed) do
         local count = p.delivery ~= 'poll' and counts[channels[i]] or nil
         local reachable = count and math.min(count, 1) or -1
         add_waiter(waiters, p.field, '0', beats[p.field:gsub(':write$', '')] or '0', p.since, reachable)
@@ -121,10 +86,8 @@ local function line_waiters(order, waits, held, writers, channel, how)
         local place = in_line[client_of(field)]
         if tonumber(alive) > now and not held[field] and place ~= true and place ~= field .. ':write' then
             n = n + 1
-            if #waiters < 5 * most_listed then
-                add_waiter(waiters, field .. ':write', '0', alive, '', -1)
-            end
+            add_waiter(waiters, field .. ':write', '0', alive, '', -1)
         end
     end
-    return waiters, n
+    return n
 end

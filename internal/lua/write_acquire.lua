@@ -1,42 +1,33 @@
--- Acquires the write lock of a read/write lock, or sets the hold count of a write hold. If the lock is busy, the
--- caller may keep new readers out and wait in the line.
+-- Acquires the write lock of a read/write lock, or sets the hold count of a write hold. If the lock is busy, the caller
+-- may keep new readers out and wait in the line.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms at which its heartbeat expires}; a writer that
 --          holds the read lock has a second entry, with the field of this hold.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the lease in ms.
 -- ARGV[3]  the prefix of the key of a read lease.
 -- ARGV[4]  how long a heartbeat lasts, in ms; 0 to leave nothing behind if the lock is busy.
--- ARGV[5]  the channel on which a release is announced; the channel of a client is this one with :client appended.
+-- ARGV[5]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[6]  the command that publishes: see announce.lua.
 -- ARGV[7]  the hold count to reach: 1, which is the default, is a new hold, more re-enters an existing one.
--- ARGV[8]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
---          the line go first; push and poll wait in the line, with and without a subscription: see line.lua. The
---          default is defer.
+-- ARGV[8]  the delivery of the caller: see line.lua. The default is defer.
 -- ARGV[9]  the field of the caller's read hold; the default is ''.
 -- ARGV[10]  the number of this request within its wait; only for push and poll.
--- ARGV[11]  how many fencing tokens the caller can use: more than 1 only if a hold of its process has left it the
---           record: see token.lua. The default is 1. It does not matter if the lock is not fenced.
+-- ARGV[11]  how many fencing tokens the caller can use: see lock_acquire.lua.
 -- ARGV[12]  how long a grant lasts at most, in ms, if the client has been late for one; only for push and poll.
--- Returns  {1, token, following} held (token 0: not fenced); the following tokens after that one are those of the
---          caller, too. {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
---          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
---          four for each place in front if the caller has a place in the line, 2 if the release will be announced on
---          the channel of the lock alone, 3 if the caller has no place because this server does not know the
---          subscription of its client, else 0: see standing.lua.
+-- Returns  what lock_acquire.lua does, or {-2, 0, 0}: busy with read holds whose owners all wait to write, the caller
+--          among them.
 --
--- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
--- A hash that no lock writes is refused and never deleted: see record.lua.
+-- Repeatable: see lock_acquire.lua.
 
 local token, following
 
 --[[common case]]
--- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone. After an
--- error the code below runs, and reports it.
+-- The lock is free, no writer waits, and there is no line, where a late request would find its tombstone.
 if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], KEYS[4]) == 0 then
     local field = ARGV[1] .. ':write'
     token = 0
@@ -55,7 +46,7 @@ if (ARGV[7] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3], 
 end
 --[[end]]
 
---[[with forms record announce clock counter token clients grant standing tombstones line passing readers]]
+--[[with forms record announce clock counter token clients grant tombstones line passing readers]]
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, lease, prefix, heartbeat_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -76,16 +67,10 @@ local function upgrading()
     return n
 end
 
-local function beat(of)
-    redis.call('zadd', writers, ms(now_ms() + heartbeat_ttl), of)
-end
-
 local function heartbeat()
     if heartbeat_ttl > 0 then
-        beat(field)
-        if read_field ~= '' then
-            beat(read_field)
-        end
+        local ends = ms(now_ms() + heartbeat_ttl)
+        redis.call('zadd', writers, ends, field, ends, read_field ~= '' and read_field or field)
         local done, why = pcall(extend, writers, heartbeat_ttl)
         if not done then
             redis.call('zrem', writers, field, read_field)
@@ -170,10 +155,7 @@ end
 if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
-redis.call('zrem', writers, field)
-if read_field ~= '' then
-    redis.call('zrem', writers, read_field)
-end
+redis.call('zrem', writers, field, read_field)
 redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mine then
     extend(lock, lease)

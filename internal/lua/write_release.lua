@@ -3,27 +3,23 @@
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the order of the line, which is the wait queue in Redis: a zset, see line.lua.
+-- KEYS[3]  the order of the line: a zset, see line.lua.
 -- KEYS[4]  the waits of the line: a hash.
 -- KEYS[5]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the field of the hold, without its :write.
 -- ARGV[2]  the prefix of the key of a read lease.
--- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[3]  the channel on which a release is announced; that of a client is this one with :client appended.
 -- ARGV[4]  the command that publishes: see announce.lua.
--- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
---          another server.
+-- ARGV[5]  the hand-off window in ms: see release_to_all of passing.lua.
 -- ARGV[6]  the hold count that is left: 0, which is the default, ends the hold.
 -- ARGV[7]  1 if a request for the lock with this field may still run; the default is 0.
 -- ARGV[8]  1 to roll back an attempt; the default is 0.
 -- ARGV[9]  of a rollback: the field of the caller's read hold; the default is ''.
--- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
---          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
---          else 0. {-1, heard, passed} there is no such hold.
+-- Returns  {1, heard, passed} done: see lock_release.lua. {-1, heard, passed} there is no such hold.
 --
--- Repeatable, and then answers {-1, heard, passed}: a late or second run ends no other hold, because the field
--- belongs to one acquire operation and to those that it was handed off to. The lock is free afterwards, unless its
--- owner holds the read lock too and keeps it. A hash that no lock writes is refused: see record.lua. A rollback
--- leaves such a hash as it is, and still ends the wait of the caller.
+-- Repeatable, and then answers {-1, heard, passed}: see lock_release.lua. The lock is free afterwards, unless its owner
+-- holds the read lock too and keeps it. A rollback leaves a hash that no lock writes as it is, and still ends the wait
+-- of the caller.
 
 --[[with forms]]
 local had, received -- whether the common case has ended the hold, and what Redis said when it told so
@@ -41,7 +37,7 @@ if not ARGV[6] and ARGV[4] ~= in_both_ways and
 end
 --[[end]]
 
---[[with record announce clock counter token clients grant standing tombstones line passing readers writer]]
+--[[with record announce clock counter token clients grant tombstones line passing readers writer]]
 return answer(function()
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[5]
 local field, prefix, channel, how, window = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -49,23 +45,63 @@ local left, late, rolls_back, read_field = ARGV[6] or '0', ARGV[7] == '1', ARGV[
 local write_field = field .. ':write'
 
 if rolls_back then
-    redis.pcall('zrem', writers, field) -- a rollback goes on if the key holds other data
-    if read_field ~= '' then
-        redis.pcall('zrem', writers, read_field)
-    end
+    redis.pcall('zrem', writers, field, read_field) -- a rollback goes on if the key holds other data
 end
 
 if had then
     return {1, announce_release(how, channel, '1', received), 0}
 end
 
-local line = left == '0' and try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end) or nil
-local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
-if answer[1] ~= 1 and not rolls_back then
+local found = redis.pcall('hexists', lock, write_field)
+had = found == 1
+local wrong = type(found) == 'table' -- the key holds other data: an error, after the field has left the line
+if wrong and left ~= '0' then
+    error(found, 0)
+elseif had and left ~= '0' then
+    note_hold_count(lock, write_field, left)
+    return {1, 0, 0}
+end
+local free, heard, to, line = false, 0, nil, nil
+if left == '0' then
+    line = try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end)
+    if had then
+        -- This comes before the first write, because it fails while the slot of the lock moves.
+        local living, longest = evict_dead_readers(lock, prefix, write_field)
+        redis.call('hdel', lock, write_field)
+        forget_writers(writers) -- all that wait have the same chance now, readers too
+        free = living == 0
+        if free then
+            redis.call('del', lock)
+        else
+            redis.call('hset', lock, 'mode', 'read')
+            redis.call('pexpire', lock, ms(longest))
+            announce(how, channel, '1') -- a downgrade: other readers may join
+        end
+    else
+        free = redis.call('exists', lock) == 0
+    end
+    if line then
+        try(function()
+            leave(line, write_field)
+            if late then
+                bury(line.waits, write_field)
+            end
+        end)
+    end
+    if free then
+        heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
+    end
+    if wrong then
+        error(found, 0)
+    end
+end
+local untold = free and heard == 0 and not to
+if had and untold then
+    heard = announce_release(how, channel, '1')
+elseif not had and not rolls_back then
     check_record(lock)
-elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and
-    (free or redis.call('hget', lock, 'mode') == 'read') then
+elseif not had and redis.call('exists', writers) == 0 and (untold or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
-return answer
+return {had and 1 or -1, heard, passed(line, to)}
 end, {'hash', 'zset', 'zset', 'hash', 'string'})

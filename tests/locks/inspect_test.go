@@ -191,7 +191,6 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	commands := []string{
 		"+evalsha",
 		"+eval",
-		"+hgetall",
 		"+hget",
 		"+hrandfield",
 		"+pttl",

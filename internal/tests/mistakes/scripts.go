@@ -47,7 +47,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "toTheEnd",
 		Omits:   "A client that asks again keeps its place.",
-		Changes: []Change{{"{'zadd', line.order, 'nx',", "{'zadd', line.order,"}},
+		Changes: []Change{{"'zadd', line.order, 'nx',", "'zadd', line.order,"}},
 	},
 	{
 		Name:    "deadTakenForJava",
