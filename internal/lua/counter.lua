@@ -20,7 +20,6 @@ local function take_token(counter, most)
     end
     local now = clock[1] * 1000000 + clock[2]
     if token >= too_large then
-        redis.pcall('incrby', counter, -1)
         return nil, {err = 'ERR the counter is too large'}
     elseif token >= now then
         return token, 0

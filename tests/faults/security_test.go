@@ -287,7 +287,7 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 func TestScriptsCallNoOtherCommands(t *testing.T) {
 	t.Parallel()
 	ofUse := []string{"+publish", "+spublish", "+pubsub", "+info", "+type"}
-	ofLock := "+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +incrby +set " +
+	ofLock := "+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set " +
 		"+zadd +zcard +zrangebyscore +zrank +zrem +zrevrange +zscore"
 	ofType := map[string]string{ // and of scripts whose names begin like this
 		"lock": ofLock, "force": ofLock, "renew": ofLock, "free": ofLock,
