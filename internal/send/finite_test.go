@@ -147,3 +147,37 @@ func TestFiniteIsForEndlessWaits(t *testing.T) {
 		assert.Equal(t, want, NewFinite(rdb) != nil, "read timeout %v", timeout)
 	}
 }
+
+// A replacer is a hook that replaces contexts, and counts how often it is asked for its function for commands.
+type replacer struct {
+	counter
+	made int
+}
+
+func (r *replacer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	r.made++
+	return func(_ context.Context, cmd redis.Cmder) error { return next(context.Background(), cmd) }
+}
+
+// A hook is added once for each Redis client, however many use it, and once for each Finite if no request reaches it.
+func TestFiniteAddsOneHook(t *testing.T) {
+	for _, first := range []bool{true, false} { // the hook of the user, which keeps requests from reaching ours, or not
+		rdb := testredis.Client(t, testredis.Mini(t).Addr(), withoutReadTimeout)
+		require.NoError(t, rdb.Ping(context.Background()).Err()) // go-redis asks for the functions again for a connection
+		hooks, later := new(replacer), new(counter)
+		if first {
+			rdb.AddHook(hooks)
+		}
+		for n := range 3 {
+			f := newFinite(t, rdb, rideOut)
+			for range 3 {
+				require.Equal(t, redis.Nil, waysToSend["alone"](context.Background(), f))
+			}
+			if n == 0 && !first {
+				rdb.AddHook(later)
+				rdb.AddHook(hooks)
+			}
+		}
+		assert.Equal(t, map[bool]int{true: 4, false: 2}[first], hooks.made)
+	}
+}

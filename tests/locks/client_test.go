@@ -184,28 +184,33 @@ func testBatchedCalls(b *locktest.Bench, connect func() redis.UniversalClient) {
 	assert.GreaterOrEqual(b, pipes.Calls(), 2*pipes.Count(), "calls in pipelines")
 }
 
-// A Client that waits for replicas sends no batches: a WAIT is for the calls of one caller.
+// A Client that waits for replicas sends no batches, because a WAIT is for the calls of one caller, and bounds no calls.
+// The methods of a type that embeds a client may do more than a pipeline calls.
 func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 	one := testredis.Client(t, "127.0.0.1:1")
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = cluster.Close() })
+	synced := []Option{WithSyncedReplicas(1, time.Second)}
 	for _, row := range []struct {
-		name    string
-		rdb     redis.UniversalClient
-		opts    []Option
-		batches bool
+		name             string
+		rdb              redis.UniversalClient
+		opts             []Option
+		batches, bounded bool
 	}{
-		{"one server", one, nil, true},
-		{"one server, synced replicas", one, []Option{WithSyncedReplicas(1, time.Second)}, false},
-		{"cluster", cluster, nil, true},
-		{"cluster, synced replicas", cluster, []Option{WithSyncedReplicas(1, time.Second)}, false},
+		{"one server", one, nil, true, true},
+		{"one server, synced replicas", one, synced, false, false},
+		{"cluster", cluster, nil, true, true},
+		{"cluster, synced replicas", cluster, synced, false, false},
+		{"a type that embeds a client", struct{ *redis.Client }{one}, nil, false, true},
+		{"a type that embeds a cluster", struct{ redis.UniversalClient }{cluster}, nil, false, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, err := New(row.rdb, row.opts...)
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, c.Close()) })
-			_, batches := locktest.EngineOf(c).Probe().Sender().Mutexes()["batches"]
-			assert.Equal(t, row.batches, batches, "batches")
+			mutexes := locktest.EngineOf(c).Probe().Sender().Mutexes()
+			assert.Equal(t, row.batches, mutexes["batches"] != nil, "batches")
+			assert.Equal(t, row.bounded, mutexes["limit of bounded calls"] != nil, "bounded calls")
 		})
 	}
 }
