@@ -197,6 +197,9 @@ func (w *Watchdog) Remove(l *Lease) {
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.stopped = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 	w.mu.Unlock()
 	w.stop()
 	w.work.Wait()

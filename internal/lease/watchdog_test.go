@@ -37,7 +37,10 @@ func newFakeRecords(t *testing.T) *fakeRecords {
 	f.watchdog = NewWatchdog(Config{
 		Renew: f.renew, Group: func(*Lease) string { return "" }, Silent: func() {}, LimitReached: errLimit,
 	})
-	t.Cleanup(f.watchdog.Close)
+	t.Cleanup(func() {
+		f.watchdog.Close()
+		assert.False(t, f.watchdog.timer != nil && f.watchdog.timer.Stop(), "a timer keeps the watchdog in memory")
+	})
 	return f
 }
 

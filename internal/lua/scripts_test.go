@@ -534,11 +534,13 @@ func TestHoldIsFoundBesideOtherData(t *testing.T) {
 			} else {
 				b.Must(b.Rdb.HSet(ctx, b.LockName, "colour", "red").Err())
 			}
-			looked := []engine.Renewal{{Lock: l, Field: a.Field}, {Lock: l, Field: a.Field + "9"}}
-			locktest.Renew(ctx, c, looked)
-			b.Must(looked[0].Err)
-			assert.True(t, looked[0].Held, "the hold")
-			assert.False(t, looked[1].Held, "another one")
+			for _, looks := range []*Client{c, b.Client(WithSyncedReplicas(1, time.Millisecond))} { // there are no replicas
+				looked := []engine.Renewal{{Lock: l, Field: a.Field}, {Lock: l, Field: a.Field + "9"}}
+				locktest.Renew(ctx, looks, looked)
+				b.Must(looked[0].Err)
+				assert.True(t, looked[0].Held, "the hold")
+				assert.False(t, looked[1].Held, "another one")
+			}
 			_, err = locktest.Send(c, l.Release(locktest.Released(a.Field, 0, false)))
 			b.Must(err)
 			b.Must(b.Rdb.Del(ctx, b.LockName, record.PermitsKey(b.LockName)).Err())

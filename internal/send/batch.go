@@ -201,15 +201,16 @@ func (b *batches) leave(in *batch, i int) batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch c := &in.calls[i]; {
-	case in.ended && !c.withdrawn:
-		return answered
-	case in.taken.IsZero() || c.withdrawn:
+	case c.withdrawn: // and may be read without the mutex by now
+	case in.taken.IsZero():
 		c.withdrawn = true
-		return withdrawn
+	case in.ended:
+		return answered
 	default:
 		c.abandoned = true
 		return abandoned
 	}
+	return withdrawn
 }
 
 // sendBatches sends the batches in the queue until there are none, or one that was sent a moment ago is expected back.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -162,11 +163,15 @@ func (r *Reply) parse(answer any, err error) (rest string, _ error) {
 	return rest, nil
 }
 
-// parseOutcomes reads the answers to calls that were sent together.
+// parseOutcomes reads the answers to calls that were sent together, also those that too few replicas have confirmed: such
+// a call has run, and may only have looked for something.
 func parseOutcomes(outcomes []Outcome) ([]Reply, []error) {
 	replies, errs := make([]Reply, len(outcomes)), make([]error, len(outcomes))
 	for i, o := range outcomes {
 		replies[i], errs[i] = ParseReply(o.Answer, o.Err)
+		if errors.Is(o.Err, ErrNotSynced) {
+			replies[i], _ = ParseReply(o.Answer, nil)
+		}
 	}
 	return replies, errs
 }

@@ -3,6 +3,7 @@
 package wake
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -410,6 +411,34 @@ func TestPingsAreAsRareAsTheyMayBe(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		assert.True(t, woken(mine), "a connection on which nothing comes is still trusted")
 	})
+}
+
+// A slowConn takes long to connect, and answers no ping.
+type slowConn struct {
+	*waketest.Conn
+	takes time.Duration
+}
+
+func (c *slowConn) Subscribe(ctx context.Context, channels ...string) error {
+	time.Sleep(c.takes)
+	return c.Conn.Subscribe(ctx, channels...)
+}
+
+func (*slowConn) Ping(context.Context, ...string) error { return nil }
+
+// The time that a connection takes to open is not counted as that of an answer: to a ping, or to a subscription.
+func TestPubSubUsesAConnectionThatTakesLongToOpen(t *testing.T) {
+	for _, takes := range []time.Duration{2950 * time.Millisecond, 3500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &waketest.Server{ConfirmAfter: 100 * time.Millisecond}
+			dial := func() Subscriber { return &slowConn{s.Dial(), takes} }
+			p := New(exiting{oneServer{s}, dial}, slog.New(slog.DiscardHandler), func(string, error) {})
+			defer p.Close()
+			l := p.Join("x")
+			time.Sleep(takes + time.Second/2)
+			assert.True(t, l.Confirmed(), takes)
+		})
+	}
 }
 
 // A connection on which nothing arrives is replaced. go-redis would wait forever.

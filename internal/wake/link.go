@@ -146,6 +146,7 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 		}
 		if !reading && len(subscribe) > 0 {
 			reading = true
+			l.noteConnected(time.Now())
 			waitgroup.Go(&reader, func() {
 				defer close(failed)
 				defer l.caught()
@@ -159,7 +160,8 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 				return false, true, nil
 			}
 		case <-look.C:
-		case now := <-tick.C:
+		case <-tick.C: // its value may be long past, because a router or a connection took that long
+			now := time.Now()
 			if reading && (l.unanswers(now) || l.pings(now) && conn.Ping(context.Background()) != nil) {
 				return false, true, nil
 			}
@@ -169,6 +171,15 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 		case <-l.closed:
 			return false, false, nil
 		}
+	}
+}
+
+// noteConnected records that the first subscriptions were sent at now. go-redis had to connect for them.
+func (l *link) noteConnected(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range l.queues[subscribing] {
+		ch.askedAt = now
 	}
 }
 
