@@ -69,10 +69,9 @@ func (s *Sender) BatchAll() {
 
 // A batch is calls that are sent together. Nothing changes after it has ended.
 type batch struct {
-	calls []batchedCall
-	sent  []Call        // those of calls, in order, without the withdrawn ones once the batch is taken
-	taken time.Time     // from the queue; zero: it was not yet
-	done  chan struct{} // closed when it has ended
+	calls []*batchedCall // that were not withdrawn
+	taken time.Time      // from the queue; zero: it was not yet
+	done  chan struct{}  // closed when it has ended
 	ended bool
 }
 
@@ -90,7 +89,9 @@ const (
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
 	outcome
+	call      Call
 	handler   OrphanHandler
+	in        *batch
 	withdrawn bool // it is not sent
 	abandoned bool // the OrphanHandler gets the outcome
 }
@@ -102,16 +103,16 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	if b == nil {
 		return outcome{}, nil, false
 	}
-	in, i := b.enqueue(&r.req, now)
-	if in == nil {
+	c := b.enqueue(&r.req, now)
+	if c == nil {
 		return outcome{}, nil, false
 	}
-	why = b.wait(w.WithMinWait(now), in, i)
-	switch b.leave(in, i) {
+	why = b.wait(w.WithMinWait(now), c)
+	switch b.leave(c) {
 	case withdrawn:
 		return outcome{}, why, false
 	case answered:
-		o = in.calls[i].outcome
+		o = c.outcome
 		o.value, o.err = checkAnswer(o.value, o.err)
 		r.recordAnswer(b, o.sent, o.err)
 		r.recordHealth(o.err)
@@ -128,43 +129,40 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	return o, why, true
 }
 
-// wait waits until the batch in has ended, its call i is withdrawn, or was under way for ResendTime. The error is the
-// reason why the caller leaves.
-func (b *batches) wait(w Wait, in *batch, i int) error {
+// wait waits until c is answered, is withdrawn, or was under way for ResendTime. The error is the reason why the caller
+// leaves.
+func (b *batches) wait(w Wait, c *batchedCall) error {
 	deadline := w.Deadline
 	w.Deadline = time.Time{} // is later than the first look, and a timer costs a twentieth of a call
 	for {
-		ended, why := w.sleep(in.done, b.limit.begin(time.Now()).Done(), nil, 0)
+		ended, why := w.sleep(c.in.done, b.limit.begin(time.Now()).Done(), nil, 0)
 		if ended || why != nil {
 			return why
 		}
 		w.Deadline = deadline
-		switch b.look(in, i) {
+		switch b.look(c) {
 		case withdrawn:
 			return nil
 		case underWay:
-			_, why = w.sleep(in.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
+			_, why = w.sleep(c.in.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
 			return why
 		}
 	}
 }
 
-// enqueue adds the call of r to the next batch, and returns that and the index. It returns nil if calls are to go out by
-// themselves.
-func (b *batches) enqueue(r *Request, now time.Time) (in *batch, i int) {
+// enqueue adds the call of r to the next batch. It returns nil if calls are to go out by themselves.
+func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	b.mu.Lock()
 	if b.stalled || !b.cooldown.IsZero() && time.Now().Before(b.cooldown) {
 		b.mu.Unlock()
-		return nil, 0
+		return nil
 	}
-	if n := len(b.queue); n > 0 && len(b.queue[n-1].calls) < maxBatch {
-		in = b.queue[n-1]
-	} else {
-		in = &batch{calls: make([]batchedCall, 0, 16), sent: make([]Call, 0, 16), done: make(chan struct{})}
-		b.queue = append(b.queue, in)
+	if n := len(b.queue); n == 0 || len(b.queue[n-1].calls) == maxBatch {
+		b.queue = append(b.queue, &batch{done: make(chan struct{})})
 	}
-	i, in.calls = len(in.calls), append(in.calls, batchedCall{outcome: outcome{sent: now}, handler: r.OnOrphan})
-	in.sent = append(in.sent, r.Call)
+	in := b.queue[len(b.queue)-1]
+	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
+	in.calls = append(in.calls, c)
 	// If there are more senders than batches under way, a sender is about to take it.
 	more := b.senders == b.underWay && b.senders < maxSenders && !b.expectsLocked(now)
 	if more {
@@ -174,7 +172,7 @@ func (b *batches) enqueue(r *Request, now time.Time) (in *batch, i int) {
 	if more {
 		b.sender.config.Spawn(b.sendBatches)
 	}
-	return in, i
+	return c
 }
 
 // expectsLocked reports whether a batch is expected back at this time.
@@ -182,35 +180,42 @@ func (b *batches) expectsLocked(now time.Time) bool {
 	return b.last != nil && now.Sub(b.last.taken) <= b.pause
 }
 
-// look returns the state of the call i of a batch, which it withdraws if no batch goes out any more.
-func (b *batches) look(in *batch, i int) batchState {
+// look returns the state of c, which it withdraws if no batch goes out any more.
+func (b *batches) look(c *batchedCall) batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case !in.taken.IsZero():
+	case !c.in.taken.IsZero():
 		return underWay
 	case time.Since(b.taken) <= batchWait:
 		return queued
 	}
-	in.calls[i].withdrawn, b.stalled = true, true
+	b.stalled = true
+	c.withdrawLocked()
 	return withdrawn
 }
 
-// leave ends the wait of the caller of the call i of a batch, and returns the last state that concerns the caller.
-func (b *batches) leave(in *batch, i int) batchState {
+// leave ends the wait of the caller of c, and returns the last state that concerns the caller.
+func (b *batches) leave(c *batchedCall) batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch c := &in.calls[i]; {
-	case c.withdrawn: // and may be read without the mutex by now
-	case in.taken.IsZero():
-		c.withdrawn = true
-	case in.ended:
+	switch {
+	case c.withdrawn:
+	case c.in.taken.IsZero():
+		c.withdrawLocked()
+	case c.in.ended:
 		return answered
 	default:
 		c.abandoned = true
 		return abandoned
 	}
 	return withdrawn
+}
+
+// withdrawLocked takes c out of its batch, which was not taken.
+func (c *batchedCall) withdrawLocked() {
+	c.withdrawn = true
+	c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 }
 
 // sendBatches sends the batches in the queue until there are none, or one that was sent a moment ago is expected back.
@@ -246,7 +251,8 @@ func (b *batches) next() *batch {
 	for len(b.queue) > 0 {
 		next := b.queue[0]
 		b.queue = slices.Delete(b.queue, 0, 1)
-		if next.take(now) {
+		next.taken = now
+		if len(next.calls) > 0 {
 			b.last = next
 			b.underWay++
 			return next
@@ -256,27 +262,18 @@ func (b *batches) next() *batch {
 	return nil
 }
 
-// take takes a batch from the queue, and reports whether there is anything to send.
-func (one *batch) take(now time.Time) bool {
-	one.taken = now
-	all := one.sent
-	one.sent = all[:0]
-	for i := range all {
-		if !one.calls[i].withdrawn {
-			one.sent = append(one.sent, all[i])
-		}
-	}
-	return len(one.sent) > 0
-}
-
 // send sends a batch and hands in its outcomes.
 func (b *batches) send(one *batch) {
+	calls := make([]Call, len(one.calls))
+	for i, c := range one.calls {
+		calls[i] = c.call
+	}
 	ctx := b.sender.limit.begin(time.Now()) // for a connection
 	var outcomes []Outcome
 	err := ErrHookExited                                 // unless the goroutine goes on
 	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
 	err = CatchPanic(func() error {
-		outcomes = b.sender.config.Transport.RunAll(ctx, one.sent, false)
+		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
 		return nil
 	})
 	LogPanic(b.sender.config.Log, err)
@@ -285,21 +282,17 @@ func (b *batches) send(one *batch) {
 // finish hands in the outcomes of a batch. If there are none, err is that of each call.
 func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.Context) {
 	unanswered := false
-	for i := range one.calls {
-		c := &one.calls[i]
-		if c.withdrawn {
-			continue
-		}
-		c.err = err
-		if len(outcomes) > 0 {
-			c.value, c.err, outcomes = outcomes[0].Answer, outcomes[0].Err, outcomes[1:]
+	for i, c := range one.calls {
+		c.value, c.err = nil, err
+		if outcomes != nil {
+			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
 		}
 		c.err = orNoConnection(c.err, context.Background(), ctx, ResendTime) // a batch has the context of no caller
 		unanswered = unanswered || c.err != nil && !Answered(c.err)
 	}
 	b.end(one, unanswered)
-	for i := range one.calls {
-		if c := &one.calls[i]; c.abandoned { // by now no other one will be
+	for _, c := range one.calls {
+		if c.abandoned { // by now no other one will be
 			b.sender.recordAnswer(b, c.sent, c.err)
 			b.sender.recordHealth(c.err)
 			if c.handler != nil {

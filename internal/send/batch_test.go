@@ -614,18 +614,3 @@ func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
 		assert.EqualValues(b.t, callers*rounds-unsent.Load(), sent)
 	})
 }
-
-// A call that is withdrawn is not written any more, because the sender of its batch reads it. For the race detector.
-func TestWithdrawnCallIsNotWrittenAnyMore(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Batch, c.Spawn = true, func(func()) {} }).batches
-	r := request("x")
-	in, i := b.enqueue(&r, time.Now())
-	b.enqueue(&r, time.Now())
-	require.Equal(t, withdrawn, b.look(in, i))
-	next := b.next()
-	var all sync.WaitGroup
-	all.Go(func() { assert.Equal(t, withdrawn, b.leave(in, i)) })
-	time.Sleep(10 * time.Millisecond)
-	b.finish(next, nil, nil, context.Background())
-	all.Wait()
-}

@@ -31,9 +31,9 @@ type detached struct {
 // A try is one sending of a request, on a goroutine of its own.
 type try struct {
 	outcome
-	of     *detached
-	req    Request
-	ctx    callCtx
+	of      *detached
+	req     Request
+	ctx     callCtx
 	resent  bool // another try of the request was under way
 	bounded bool // it may be
 }

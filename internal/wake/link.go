@@ -187,7 +187,7 @@ func (l *link) noteConnected(now time.Time) {
 func (l *link) unanswers(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 3*l.second/2 || l.unconfirmedLocked(now)
+	return !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 5*l.second/2 || l.unconfirmedLocked(now)
 }
 
 // pings reports whether it is time for a ping. The answer proves that the connection is alive.
