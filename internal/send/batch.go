@@ -7,7 +7,8 @@ package send
 //   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large
 //     batch costs Redis and the client less than several small ones. A batch that was sent a senderPause ago, because
 //     Redis is far or the connection hangs, is not waited for: there is one sender more, up to maxSenders. On a
-//     Cluster, each master has its own batches: one that hangs delays only calls to that master.
+//     Cluster, each master has its own batches: one that hangs delays only calls to that master. Nor does a batch of
+//     besideFrom calls wait: Redis runs it while the client reads and writes the others.
 //   - If no batch comes back for a while, because Redis is far or connections hang, the calls in the queue go out by
 //     themselves after all: a batch that hangs delays only the calls in it. Where a batch was not answered, all calls
 //     go out by themselves for some time.
@@ -30,6 +31,7 @@ const (
 	batchFrom     = 4                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
+	besideFrom    = 8                     // calls in a batch that does not wait for others
 	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
 	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
@@ -164,7 +166,7 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
 	in.calls = append(in.calls, c)
 	// If there are more senders than batches under way, a sender is about to take it.
-	more := b.senders == b.underWay && b.senders < maxSenders && !b.expectsLocked(now)
+	more := b.senders == b.underWay && b.senders < maxSenders && b.enoughLocked(now)
 	if more {
 		b.senders++
 	}
@@ -175,9 +177,10 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	return c
 }
 
-// expectsLocked reports whether a batch is expected back at this time.
-func (b *batches) expectsLocked(now time.Time) bool {
-	return b.last != nil && now.Sub(b.last.taken) <= b.pause
+// enoughLocked reports whether the queue is worth a batch at this time: no other batch is expected back, or it holds enough
+// calls to be sent beside that.
+func (b *batches) enoughLocked(now time.Time) bool {
+	return b.last == nil || now.Sub(b.last.taken) > b.pause || len(b.queue) > 0 && len(b.queue[0].calls) >= besideFrom
 }
 
 // look returns the state of c, which it withdraws if no batch goes out any more.
@@ -218,7 +221,7 @@ func (c *batchedCall) withdrawLocked() {
 	c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 }
 
-// sendBatches sends the batches in the queue until there are none, or one that was sent a moment ago is expected back.
+// sendBatches sends the batches in the queue until there are none, or too few calls beside those that are expected back.
 func (b *batches) sendBatches() {
 	ended := false
 	defer func() {
@@ -243,7 +246,7 @@ func (b *batches) next() *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if b.expectsLocked(now) {
+	if !b.enoughLocked(now) {
 		b.senders--
 		return nil
 	}
