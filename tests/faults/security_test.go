@@ -4,6 +4,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -223,8 +224,8 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 				})
 			}
 			giveUp()
-			if err := <-first; !errors.Is(err, context.Canceled) {
-				return err
+			if err := <-first; !errors.Is(err, context.Canceled) { // if it has the lock, they have lost it, and Unlock tells why
+				return cmp.Or(err, theirs.Unlock(them), errors.New("two have the lock"))
 			}
 			if err := theirs.Unlock(them); err != nil {
 				return err
