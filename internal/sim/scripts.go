@@ -35,7 +35,7 @@ var scriptEnds = sync.OnceValue(func() (all []scriptEnd) {
 	files, _ := filepath.Glob("../lua/*.lua")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(text), "\n-- Returns ") { // it is a prelude
+		if err != nil || !strings.Contains(string(text), "--[[with ") { // it is a prelude
 			continue
 		}
 		parts := mark.Split(notSent.ReplaceAllString(string(text), ""), -1)
