@@ -310,26 +310,26 @@ func (s *lockState) abandonRelease(g *releasing, c ownerCall) {
 			h.lowerUnconfirmed()
 		}
 	case g.count == 0 && !g.done:
-		s.engine.workers.Spawn(func() { g.hold.clear(1) })
+		s.engine.workers.Spawn(func() { g.clear(1) })
 	}
 }
 
 // releaseLocked is a step of releaseOne. It returns guards that have to be canceled before the next step, if there are
 // any. The guards of the hold are canceled in two parts: those that there are before a hand-off are canceled before the
 // successor holds the lock, while the hold still does. It may be lost meanwhile.
-func (g *releasing) releaseLocked(h *hold) (guards guard.Ends) {
-	if g.hold == nil {
-		g.hold = h
+func (r *releasing) releaseLocked(h *hold) (guards guard.Ends) {
+	if r.hold == nil {
+		r.hold = h
 		if guards = h.beforeHandOffLocked(); len(guards) > 0 {
 			return guards
 		}
 	}
-	if !g.lowered {
-		if guards = g.lowerLocked(); len(guards) > 0 {
+	if !r.lowered {
+		if guards = r.lowerLocked(); len(guards) > 0 {
 			return guards
 		}
 	}
-	if g.done {
+	if r.done {
 		h.unlockHoldLocked()
 	}
 	return nil
@@ -348,14 +348,14 @@ func (h *hold) beforeHandOffLocked() (guards guard.Ends) {
 
 // lowerLocked decrements the hold count for a caller that has the owner mutex. When
 // the count reaches zero, it hands the lock off, or ends the hold in this process. It returns guards to cancel.
-func (g *releasing) lowerLocked() (guards guard.Ends) {
-	h := g.hold
-	if g.lowered, g.done = true, h.handOffLocked(); g.done {
+func (r *releasing) lowerLocked() (guards guard.Ends) {
+	h := r.hold
+	if r.lowered, r.done = true, h.handOffLocked(); r.done {
 		return nil
 	}
 	left, last, guards := h.endOneLocked()
-	g.count, g.loss = left, h.loss
-	g.done = g.loss == nil && left == 0 && !last
+	r.count, r.loss = left, h.loss
+	r.done = r.loss == nil && left == 0 && !last
 	return guards
 }
 

@@ -52,5 +52,5 @@ func (x setting) asked(answer *send.Answer) {
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x setting) HandleOrphan(_ time.Time, _ any, err error) {
-	x.Engine.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
+	x.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
 }

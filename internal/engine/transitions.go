@@ -59,7 +59,7 @@ func (h *hold) asksLocked(f *tenancy.Field) { h.doneLocked(false, h.AsksWith(f))
 func (h *hold) adoptsLocked(f *tenancy.Field) { h.doneLocked(false, h.Adopts(f)) }
 
 // adoptedLocked notes that the caller runs to which a record was left.
-func (h *hold) adoptedLocked() { h.doneLocked(false, h.Claim.Runs()) }
+func (h *hold) adoptedLocked() { h.doneLocked(false, h.Runs()) }
 
 // givesUpLocked notes that the caller of h does not acquire the lock.
 func (h *hold) givesUpLocked() { h.doneLocked(false, h.GivesUp()) }

@@ -90,45 +90,53 @@ func (r *retry) run(w *Wait) Answer {
 		switch {
 		case why != nil:
 			return r.leave(r.withLast(w, why))
-		case o.silent():
-			if r.enough(w) {
-				return r.giveUp(r.silence(r.tries))
-			}
-			if why := r.awaitProbes(w); why != nil {
-				return r.leave(r.withLast(w, why))
-			}
-			continue
-		case o.err == nil:
+		case o.err == nil && !o.silent():
 			return r.answer(Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)})
-		}
-		if why := r.failed(w, o); why != nil {
-			return r.leave(why)
-		}
-		if alone := r.req.Call.Alone; alone != nil && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
-			r.req.Call = Call{Script: alone, Keys: whole.Keys[:1], Args: whole.Args}
-			continue
-		}
-		if r.hadEnded(o.err) {
-			w.OnCaller = false
-			continue
-		}
-		r.tellFailure()
-		if !r.worthRepeating(w, o.err) || r.enough(w) {
-			return r.giveUp(o.err)
-		}
-		if timedOut(o.err) || o.err == ErrSilent {
+		case o.silent() && r.enough(w):
+			return r.giveUp(r.silence(r.tries))
+		case o.silent():
 			if why := r.awaitProbes(w); why != nil {
 				return r.leave(r.withLast(w, why))
 			}
+			continue
 		}
-		w.OnCaller = false
-		r.req.Call = whole // its keys may be together by now
-		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
-		if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
-			r.resume = may
+		if answer, ended := r.again(w, o, whole); ended {
+			return answer
 		}
-		r.pause = min(2*r.pause, longPause)
 	}
+}
+
+// again prepares to send a request again that has failed, in a pause or at once; whole is its call. If there is no use,
+// ended is set.
+func (r *retry) again(w *Wait, o outcome, whole Call) (answer Answer, ended bool) {
+	if why := r.failed(w, o); why != nil {
+		return r.leave(why), true
+	}
+	if alone := r.req.Call.Alone; alone != nil && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
+		r.req.Call = Call{Script: alone, Keys: whole.Keys[:1], Args: whole.Args}
+		return answer, false
+	}
+	if r.hadEnded(o.err) {
+		w.OnCaller = false
+		return answer, false
+	}
+	r.tellFailure()
+	if !r.worthRepeating(w, o.err) || r.enough(w) {
+		return r.giveUp(o.err), true
+	}
+	if timedOut(o.err) || o.err == ErrSilent {
+		if why := r.awaitProbes(w); why != nil {
+			return r.leave(r.withLast(w, why)), true
+		}
+	}
+	w.OnCaller = false
+	r.req.Call = whole // its keys may be together by now
+	r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
+	if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
+		r.resume = may
+	}
+	r.pause = min(2*r.pause, longPause)
+	return answer, false
 }
 
 // awaitProbes waits until the connections are probed. The error is the reason why the caller leaves.

@@ -122,31 +122,40 @@ func (t *Timed) RunBounded(caller context.Context, now time.Time, c Call) (answe
 	cmd.words = c.appendTo(cmd.room[:0], false)
 	cmd.StringCmd.Args()[1] = cmd.words[3]
 	failed := t.rdb.Process(&cmd.ctx, cmd)
-	text, err := cmd.Result()
-	if text == "" && err == nil {
-		err = failed
-	}
 	if cmd.runs.replaced.Load() {
 		t.off.Store(true)
 	}
+	return cmd.outcome(c, failed)
+}
+
+// outcome returns the results of RunBounded for a call. Process has returned failed.
+func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent bool) {
+	text, err := c.Result()
+	if text == "" && err == nil {
+		err = failed
+	}
 	notRun := errors.Is(err, errUnsent) || err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
-	switch read := cmd.runs.read.Load(); {
+	switch read := c.runs.read.Load(); {
 	case notRun && !read, text == "" && err == nil && !read:
 		return nil, nil, false
 	case !notRun && MayRunLater(err):
-		return nil, explained(c, err), true
-	case cmd.runs.lost.Load() || cmd.runs.failed.Load():
+		return nil, explained(call, err), true
+	case c.runs.lost.Load() || c.runs.failed.Load():
 		return nil, errRepeated, true
 	case notRun:
 		return nil, nil, false
+	case err != nil:
+		return nil, explained(call, err), true
 	}
-	if err != nil {
-		return nil, explained(c, err), true
-	}
+	return numberOr(text), nil, true
+}
+
+// numberOr returns the integer that text is, or else text.
+func numberOr(text string) any {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n, nil, true
+		return n
 	}
-	return text, nil, true
+	return text
 }
 
 // Probe implements Bounder.

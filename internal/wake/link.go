@@ -160,9 +160,8 @@ func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
 				return false, true, nil
 			}
 		case <-look.C:
-		case <-tick.C: // its value may be long past, because a router or a connection took that long
-			now := time.Now()
-			if reading && (l.unanswers(now) || l.pings(now) && conn.Ping(context.Background()) != nil) {
+		case <-tick.C:
+			if reading && !l.isAlive(conn) {
 				return false, true, nil
 			}
 			l.lookAround()
@@ -181,6 +180,12 @@ func (l *link) noteConnected(now time.Time) {
 	for _, ch := range l.queues[subscribing] {
 		ch.askedAt = now
 	}
+}
+
+// isAlive reports whether Redis answers on this connection, as far as this is known. It pings if it is time to.
+func (l *link) isAlive(conn Subscriber) bool {
+	now := time.Now() // the value of the tick may be long past, because a router or a connection took that long
+	return !l.unanswers(now) && (!l.pings(now) || conn.Ping(context.Background()) == nil)
 }
 
 // unanswers reports whether Redis does not answer on this connection: a ping, or a subscription.
