@@ -27,7 +27,7 @@
 -- Data that no lock writes is refused: see record.lua.
 
 --[[with forms record announce clock semaphore clients tombstones line readers waiters]]
-return answer(function()
+return answer(function(types)
 local lock, queue, timeouts, places, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
@@ -41,10 +41,6 @@ end
 -- Returns the taken permits, and the number of expired ones that are left out if there are more than most_shown. Every
 -- permit is checked, where the other scripts of a semaphore check some.
 local function permits_of(taken, now)
-    local found = redis.pcall('type', taken).ok
-    if found and found ~= 'none' and found ~= 'zset' then
-        refuse(taken, 'type ' .. found) -- answer() would blame the counter, which is not a hash
-    end
     local all, expired = members(taken, '-inf'), 0
     if #all > 2 * most_shown then
         local first = {all[1], all[2]}
@@ -66,6 +62,7 @@ end
 -- A counter belongs to a semaphore. GET of a hash is an error.
 local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
+    types[1] = 'string' -- else an error of another key would blame this one
     local free = free_permits(lock)
     local now = now_ms()
     local permits, expired = permits_of(KEYS[7], now)

@@ -140,10 +140,10 @@ local function in_parts(command, key, list)
     return sum
 end
 
--- Runs a script whose KEYS have these types. Three numbers, and the texts behind them, become one text, which costs
--- less than a list.
+-- Runs a script whose KEYS have these types, which it may change. Three numbers, and the texts behind them, become one
+-- text, which costs less than a list.
 local function answer(script, types)
-    local done, result = pcall(script)
+    local done, result = pcall(script, types)
     if done and type(result) == 'table' and type(result[3]) == 'number' then
         local more = result[4] and ' ' .. table.concat(result, ' ', 4) or ''
         return string.format('%.0f %.0f %.0f', result[1], result[2], result[3]) .. more

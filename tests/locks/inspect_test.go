@@ -247,6 +247,10 @@ func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 			`"redisson_lock_timeout:{`: func(b *locktest.Bench) error {
 				return b.Rdb.RPush(ctx, "redisson_lock_timeout:{"+b.LockName+"}", "a list").Err()
 			},
+			`"relock_line:{`: func(b *locktest.Bench) error { // of a semaphore
+				b.Must(b.Rdb.Set(ctx, b.LockName, 3, 0).Err())
+				return b.Rdb.Set(ctx, record.LineKeys(b.LockName)[0], "a string", time.Minute).Err()
+			},
 			`holds a hash that is not a lock (field "colour")`: func(b *locktest.Bench) error {
 				return b.Rdb.HSet(ctx, b.LockName, "colour", "red", locktest.JavaThread, 7).Err()
 			},
