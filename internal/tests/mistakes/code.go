@@ -126,8 +126,8 @@ var Code = []Mistake{
 		Name: "handedOffAndReleased", File: "internal/engine/release.go",
 		Omits: "A hold that was handed off is not released in Redis.",
 		Changes: []Change{{
-			"if g.lowered, g.done = true, h.handOffLocked(); g.done {",
-			"if g.lowered = true; h.handOffLocked() {",
+			"if r.lowered, r.done = true, h.handOffLocked(); r.done {",
+			"if r.lowered = true; h.handOffLocked() {",
 		}},
 	},
 	{
