@@ -27,6 +27,7 @@ const forcedLately = 10 * time.Second
 // An ending is what has to be done for a hold that was lost.
 type ending struct {
 	hold    *hold
+	subject Subject // now: a RedLock ends its agent, and the report may come later
 	cause   error
 	loss    error         // the error that the owner of the hold gets: ErrLockLost with the cause
 	state   tenancy.State // of the hold, after the loss
@@ -98,7 +99,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
-	end.hold, end.untold = h, !h.IsTold()
+	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
 	h.lostLocked(ranOut)
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
@@ -145,13 +146,13 @@ func (e ending) carryOut() {
 
 // report reports the loss as an event.
 func (e *ending) report() {
-	events, s := e.hold.lockState.engine.Events, e.hold.subject()
+	engine, s := e.hold.lockState.engine, e.subject
 	switch {
 	case e.untold:
 	case e.state == tenancy.Expired:
-		events.Expired(s, e.age)
+		engine.Events.Expired(s, e.age)
 	default:
-		e.hold.lockState.engine.tellLoss(s, e.age, e.loss, e.cause)
+		engine.tellLoss(s, e.age, e.loss, e.cause)
 	}
 }
 
@@ -164,7 +165,7 @@ func (h *hold) noteTold() *ending {
 	if h.toldLocked(); told || h.loss == nil {
 		return nil
 	}
-	return &ending{hold: h, cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}
+	return &ending{hold: h, subject: h.subject(), cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}
 }
 
 // tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.

@@ -10,6 +10,7 @@ package virtual
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -664,14 +665,26 @@ func TestRedLockRefusesAShortLeaseAtOnce(t *testing.T) {
 	})
 }
 
-// When ForceUnlock of two of three nodes has returned, the RedLock is lost, and its calls say so, with its cause.
+// A losing is an Observer that is slow to be told of losses, and notes their owners.
+type losing struct {
+	NopObserver
+	owners sync.Map
+}
+
+func (o *losing) Lost(_ context.Context, e LostEvent) {
+	o.owners.Store(e.Lock.Owner, true)
+	time.Sleep(time.Second / 2)
+}
+
+// When ForceUnlock of two of three nodes has returned, the RedLock is lost, and its calls say so, with its cause. The
+// losses of its nodes are told as those of its owner.
 func TestRedLockLossIsSeenAtOnce(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		_, _, locks := nodes(v)
+		o := new(losing)
+		_, _, locks := nodes(v, WithObserver(o))
 		home, _ := v.Client(0)
-		l := home.NewRedLock(locks...)
+		l, ctx := home.NewRedLock(locks...), ContextWithOwner(context.Background())
 		for i := range 50 {
-			ctx := ContextWithOwner(context.Background())
 			require.NoError(v, l.Lock(ctx))
 			for _, n := range locks[:2] {
 				_, err := n.ForceUnlock(ctx)
@@ -684,8 +697,12 @@ func TestRedLockLossIsSeenAtOnce(t *testing.T) {
 			err := l.Unlock(ctx)
 			require.ErrorIs(v, err, ErrLockLost)
 			require.ErrorContains(v, err, "too few of its locks are held")
-			time.Sleep(time.Second)
+			time.Sleep(time.Second / 4) // the next losses are told late
 		}
+		time.Sleep(time.Minute)
+		owners := 0
+		o.owners.Range(func(any, any) bool { owners++; return true })
+		assert.Equal(v, 1, owners, "owners that have lost a node")
 	})
 }
 
