@@ -191,6 +191,9 @@ func (r *retry) next(w *Wait) (outcome, error) {
 				return o, why
 			}
 			if len(r.underWay) == 0 { // a bounded try has ended without an answer
+				if why := r.awaitProbes(w); why != nil {
+					return outcome{}, why
+				}
 				continue
 			}
 		}
