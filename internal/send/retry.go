@@ -131,10 +131,11 @@ func (r *retry) run(w *Wait) Answer {
 	}
 }
 
-// awaitProbes waits until the connections are probed. The error is the reason why the caller leaves.
+// awaitProbes waits until the connections are probed, or those are that need not be begun first. The error is the reason
+// why the caller leaves.
 func (r *retry) awaitProbes(w *Wait) error {
 	if ended := r.probe(&r.req); ended != nil {
-		return w.Sleep(ended, nil, nil, 0)
+		return w.Sleep(ended, nil, nil, 2*boundedTime)
 	}
 	return nil
 }
