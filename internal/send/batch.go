@@ -49,12 +49,12 @@ type batches struct {
 	queue    []*batch   // those that were not taken yet, all but the last one with maxBatch calls
 	senders  int
 	underWay int
-	last     *batch    // the one that was taken last; nil: none
-	taken    time.Time // when a sender last took a batch, or found none
-	stalled  bool      // a call has waited in vain since then
-	cooldown time.Time // no batches until then
-	probed   time.Time // when probe has last begun
-	probes   <-chan struct{}
+	last     *batch          // the one that was taken last; nil: none
+	taken    time.Time       // when a sender last took a batch, or found none
+	stalled  bool            // a call has waited in vain since then
+	cooldown time.Time       // no batches until then
+	probed   time.Time       // when probe has last begun
+	probes   <-chan struct{} // closed when they have ended; nil: none are under way
 }
 
 func newBatches(s *Sender) *batches {

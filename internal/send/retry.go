@@ -139,10 +139,11 @@ func (r *retry) again(w *Wait, o outcome, whole Call) (answer Answer, ended bool
 	return answer, false
 }
 
-// awaitProbes waits until the connections are probed. The error is the reason why the caller leaves.
+// awaitProbes waits until the connections are probed, or those are that need not be begun first. The error is the reason
+// why the caller leaves.
 func (r *retry) awaitProbes(w *Wait) error {
 	if ended := r.probe(&r.req); ended != nil {
-		return w.Sleep(ended, nil, nil, 0)
+		return w.Sleep(ended, nil, nil, 2*boundedTime)
 	}
 	return nil
 }
@@ -199,6 +200,9 @@ func (r *retry) next(w *Wait) (outcome, error) {
 				return o, why
 			}
 			if len(r.underWay) == 0 { // a bounded try has ended without an answer
+				if why := r.awaitProbes(w); why != nil {
+					return outcome{}, why
+				}
 				continue
 			}
 		}

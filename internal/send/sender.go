@@ -325,8 +325,9 @@ func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (val
 
 // probe has all idle connections to the server of r used at the same time, by bounded commands, so that go-redis closes
 // those that are dead: those of a process that was stopped for long, or of a host that has vanished. Otherwise each try
-// would be given the next one of them. It does so once in ResendTime at most. The channel is closed when they have ended;
-// it is nil if there are none.
+// would be given the next one of them. It does so once in ResendTime at most, and not while others have not ended: a
+// connection that go-redis has not begun may take longer. The channel is closed when they have ended; it is nil if there
+// are none.
 func (s *Sender) probe(r *Request) <-chan struct{} {
 	b := s.batchesOf(r)
 	if b == nil || s.config.Bounded == nil || s.speed.get() > s.config.Bounded.Bound()/boundShare {
@@ -335,13 +336,12 @@ func (s *Sender) probe(r *Request) <-chan struct{} {
 	n, now, key := s.idleConns(r), time.Now(), r.key()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n == 0 || now.Sub(b.probed) < ResendTime {
+	if n == 0 || b.probes != nil || now.Sub(b.probed) < ResendTime {
 		return b.probes
 	}
 	ended := make(chan struct{})
 	b.probed, b.probes = now, ended
 	s.config.Spawn(func() {
-		defer close(ended)
 		var all sync.WaitGroup
 		for range n {
 			waitgroup.Go(&all, func() {
@@ -349,6 +349,10 @@ func (s *Sender) probe(r *Request) <-chan struct{} {
 			})
 		}
 		all.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.probes = nil
+		close(ended)
 	})
 	return ended
 }

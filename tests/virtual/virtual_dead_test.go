@@ -4,6 +4,7 @@ package virtual
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -41,42 +42,44 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				rdb, dead := v.Redis(0)
-				_, alive := v.Redis(0)
-				var to atomic.Pointer[bubble.Link]
-				to.Store(dead)
-				o := *rdb.Options()
-				o.PoolSize = size
-				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					return to.Load().Dial(ctx, network, addr)
-				}
-				all := redis.NewClient(&o)
-				v.Cleanup(func() { assert.NoError(v, all.Close()) })
-				c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
-				held := c.NewLock("held")
-				for range 30 { // Redis is quick
-					require.NoError(v, held.Lock(ctx))
-					require.NoError(v, held.Unlock(ctx))
-				}
-				require.NoError(v, held.Lock(ctx))
-				var warm sync.WaitGroup
-				for range size {
-					warm.Go(func() { assert.NoError(v, all.Ping(ctx).Err()) })
-				}
-				warm.Wait()
-				require.EqualValues(v, size, all.PoolStats().IdleConns)
-				time.Sleep(2 * time.Second)
-				to.Store(alive)
-				locktest.Silent(func() {
-					start := time.Now()
-					assert.NoError(v, call(ctx, c.NewLock("free"), held))
-					if name != "a renewal" {
-						assert.Less(v, time.Since(start), time.Second/2)
+		for _, pause := range []time.Duration{time.Second / 2, 2 * time.Second} { // the caller or another goroutine sends
+			t.Run(fmt.Sprint(name, pause), func(t *testing.T) {
+				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+					rdb, dead := v.Redis(0)
+					_, alive := v.Redis(0)
+					var to atomic.Pointer[bubble.Link]
+					to.Store(dead)
+					o := *rdb.Options()
+					o.PoolSize = size
+					o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+						return to.Load().Dial(ctx, network, addr)
 					}
-				}, dead)
+					all := redis.NewClient(&o)
+					v.Cleanup(func() { assert.NoError(v, all.Close()) })
+					c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
+					held := c.NewLock("held")
+					for range 30 { // Redis is quick
+						require.NoError(v, held.Lock(ctx))
+						require.NoError(v, held.Unlock(ctx))
+					}
+					require.NoError(v, held.Lock(ctx))
+					var warm sync.WaitGroup
+					for range size {
+						warm.Go(func() { assert.NoError(v, all.Ping(ctx).Err()) })
+					}
+					warm.Wait()
+					require.EqualValues(v, size, all.PoolStats().IdleConns)
+					time.Sleep(pause)
+					to.Store(alive)
+					locktest.Silent(func() {
+						start := time.Now()
+						assert.NoError(v, call(ctx, c.NewLock("free"), held))
+						if name != "a renewal" {
+							assert.Less(v, time.Since(start), time.Second/2)
+						}
+					}, dead)
+				})
 			})
-		})
+		}
 	}
 }
