@@ -115,7 +115,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	case *redis.Client, *redis.ClusterClient:
 		sending.Batch = o.synced.Replicas == 0
 	}
-	if timed := send.NewTimed(rdb); timed != nil && o.synced.Replicas == 0 {
+	if timed := send.NewTimed(in.rdb); timed != nil && o.synced.Replicas == 0 {
 		sending.Bounded, sending.MinIdle, sending.Fresh = timed, timed.MinIdle, timed.Fresh
 	}
 	in.engine = engine.New(config, sending)

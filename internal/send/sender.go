@@ -246,7 +246,9 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
-	silent := time.AfterFunc(ResendTime, func() { s.probe(&Request{Pipeline: calls}) })
+	silent := time.AfterFunc(ResendTime, func() {
+		_ = CatchPanic(func() error { s.probe(&Request{Pipeline: calls}); return nil })
+	})
 	defer silent.Stop()
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))

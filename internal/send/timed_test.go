@@ -379,6 +379,40 @@ func (b *bounder) RunBounded(_ context.Context, _ time.Time, c Call) (any, error
 	return echo(c), nil, true
 }
 
+// A slowProber is a bounder whose probes have to begin connections, which takes long.
+type slowProber struct {
+	bounder
+	probes atomic.Int64 // under way
+}
+
+func (s *slowProber) Probe(string) {
+	s.probes.Add(1)
+	time.Sleep(5 * time.Second)
+	s.probes.Add(-1)
+}
+
+// Probes that take long do not pile up, and the caller does not wait for them when it is answered.
+func TestProbesThatTakeLongDelayNobody(t *testing.T) {
+	slow := &slowProber{bounder: bounder{bound: boundedTime, d: time.Second}}
+	in(t, func(b *bench) {
+		b.isFast()
+		b.fake.setRun(after(1300*time.Millisecond, nil))
+		for range 10 {
+			go func() {
+				began := time.Now()
+				answers(b.t, "x", b.do(request("x")))
+				assert.Less(b.t, time.Since(began), 2500*time.Millisecond)
+			}()
+			time.Sleep(time.Second)
+			assert.LessOrEqual(b.t, slow.probes.Load(), int64(5))
+		}
+		time.Sleep(time.Minute)
+	}, func(c *Config) {
+		bounded(0)(c)
+		c.Bounded, c.Idle = slow, func(string) int { return 5 }
+	})
+}
+
 // A call is bounded if the caller has the time, and an answer is expected in a small part of it.
 func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 	type change struct {

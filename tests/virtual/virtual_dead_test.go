@@ -5,7 +5,10 @@ package virtual
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"runtime/pprof"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -82,4 +85,47 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A Redis client that waits for answers without a limit opens connections that are never answered: no bounded request,
+// and no probe, waits for ever.
+func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		rdb, link := v.Redis(0)
+		var mute atomic.Bool
+		ends := make(chan net.Conn, 1000)
+		o := *rdb.Options()
+		o.ReadTimeout = -1
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if !mute.Load() {
+				return link.Dial(ctx, network, addr)
+			}
+			one, other := net.Pipe()
+			ends <- other
+			go func() { _, _ = io.Copy(io.Discard, other) }()
+			return one, nil
+		}
+		all := redis.NewClient(&o)
+		v.Cleanup(func() { assert.NoError(v, all.Close()) })
+		c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
+		for range 30 { // Redis is quick
+			require.NoError(v, c.NewLock("l").Lock(ctx))
+			require.NoError(v, c.NewLock("l").Unlock(ctx))
+		}
+		time.Sleep(2 * time.Second)
+		mute.Store(true)
+		link.Cut()
+		for range 3 {
+			ok, err := c.NewLock("l").TryLock(ctx, 3*time.Second, 0)
+			assert.True(v, !ok && err != nil)
+		}
+		time.Sleep(time.Minute)
+		var text strings.Builder
+		require.NoError(v, pprof.Lookup("goroutine").WriteTo(&text, 1))
+		assert.NotRegexp(v, "RunBounded|Probe", text.String())
+		mute.Store(false)
+		for range len(ends) {
+			_ = (<-ends).Close()
+		}
+	})
 }
