@@ -53,7 +53,6 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 					var to atomic.Pointer[bubble.Link]
 					to.Store(dead)
 					o := *rdb.Options()
-					o.PoolSize = size
 					o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 						return to.Load().Dial(ctx, network, addr)
 					}
