@@ -46,7 +46,11 @@ func (r *Redis) Run(ctx context.Context, c Call, taking bool) (any, error) {
 		o := r.runSynced(ctx, []Call{c})[0]
 		return o.Answer, o.Err
 	}
-	return runOn(ctx, r.rdb, c)
+	answer, err := r.process(ctx, c.command(ctx, false))
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		answer, err = r.process(ctx, c.command(ctx, true))
+	}
+	return answer, explained(c, err)
 }
 
 // RunAll implements Transport.
@@ -57,24 +61,10 @@ func (r *Redis) RunAll(ctx context.Context, calls []Call, taking bool) []Outcome
 	return pipeline{r.rdb, false}.run(ctx, calls)
 }
 
-// A processor is a client or one of its connections.
-type processor interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
-
-// runOn runs one call.
-func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
-	answer, err := process(ctx, rdb, c.command(ctx, false))
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		answer, err = process(ctx, rdb, c.command(ctx, true))
-	}
-	return answer, explained(c, err)
-}
-
 // process runs cmd, and returns its result, which go-redis stores in cmd. The Process of a type of the user may return
 // an error and leave cmd as it is.
-func process(ctx context.Context, rdb processor, cmd onceCmd) (answer any, err error) {
-	failed := rdb.Process(ctx, cmd)
+func (r *Redis) process(ctx context.Context, cmd onceCmd) (answer any, err error) {
+	failed := r.rdb.Process(ctx, cmd)
 	answer, err = cmd.Result()
 	if answer == nil && err == nil {
 		err = failed

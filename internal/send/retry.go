@@ -347,8 +347,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 	if onCaller {
 		value, err, sent := r.runBounded(w.Ctx, &r.req, now)
 		if sent {
-			r.recordAnswer(r.batchesOf(&r.req), now, err)
-			r.recordOutcome(err)
+			r.recordTry(&r.req, now, err)
 			if !timedOut(err) {
 				return r.ranOnCaller(w, outcome{now, value, err})
 			}

@@ -288,8 +288,7 @@ func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
 	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
-	s.recordAnswer(s.batchesOf(r), now, err)
-	s.recordOutcome(err)
+	s.recordTry(r, now, err)
 	return value, err
 }
 
@@ -444,6 +443,12 @@ func (s *Sender) batchesOf(r *Request) *batches {
 	b.from = s.batches.from
 	one, _ := s.homes.LoadOrStore(home, b)
 	return one.(*batches)
+}
+
+// recordTry records what the outcome of a try, which is in no batch, says about Redis.
+func (s *Sender) recordTry(r *Request, sent time.Time, err error) {
+	s.recordAnswer(s.batchesOf(r), sent, err)
+	s.recordOutcome(err)
 }
 
 // recordAnswer records how long Redis took to answer a request, if err is an answer, and whether its server, whose batches

@@ -52,20 +52,21 @@ func (s Synced) verdict(answer any, err error) error {
 func (s Synced) run(ctx context.Context, rdb redis.UniversalClient, calls []Call, asking bool) (outcomes []Outcome) {
 	failed := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		outcomes = pipeline{tx, asking}.run(ctx, calls)
-		isTaken := func(o Outcome) bool {
-			reply, err := ParseReply(o.Answer, o.Err)
-			return err == nil && reply[0] == 1
+		var taken []*Outcome
+		for i := range outcomes {
+			o := &outcomes[i]
+			if reply, err := ParseReply(o.Answer, o.Err); err == nil && reply[0] == 1 {
+				taken = append(taken, o)
+			}
 		}
-		if !slices.ContainsFunc(outcomes, isTaken) {
+		if len(taken) == 0 {
 			return nil
 		}
 		wait := s.wait(ctx)
 		_ = tx.Process(ctx, wait)
 		unsynced := s.verdict(wait.Result())
-		for i, o := range outcomes {
-			if isTaken(o) {
-				outcomes[i].Err = unsynced
-			}
+		for _, o := range taken {
+			o.Err = unsynced
 		}
 		return nil
 	})

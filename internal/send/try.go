@@ -76,8 +76,7 @@ func (t *try) finish() {
 	if t.resent {
 		s.resent.Add(-1)
 	}
-	s.recordAnswer(s.batchesOf(&t.req), t.sent, t.err)
-	s.recordOutcome(t.err)
+	s.recordTry(&t.req, t.sent, t.err)
 	d.mu.Lock()
 	abandoned := d.abandoned
 	if !abandoned {
