@@ -254,15 +254,17 @@ func TestShortHoldsCostNoSubscription(t *testing.T) {
 	})
 }
 
+// goroutines returns the stacks of all goroutines, and their labels.
+func goroutines(v *locktest.Virtual) string {
+	var text strings.Builder
+	assert.NoError(v, pprof.Lookup("goroutine").WriteTo(&text, 1))
+	return text.String()
+}
+
 // A Client that was used once, and is never closed, has no goroutine. While it holds and waits, none of its goroutines
 // has the profiler labels of the caller.
 func TestForgottenClientHasNoGoroutines(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		goroutines := func() string {
-			var text strings.Builder
-			assert.NoError(v, pprof.Lookup("goroutine").WriteTo(&text, 1))
-			return text.String()
-		}
 		one, _ := v.Client(0)
 		other, _ := v.Client(0)
 		ctx, l := ContextWithOwner(context.Background()), one.NewLock("l")
@@ -271,10 +273,10 @@ func TestForgottenClientHasNoGoroutines(t *testing.T) {
 			ok, err := other.NewLock("l").TryLock(ctx, time.Second, 0)
 			assert.True(v, !ok && err == nil)
 		})
-		assert.Contains(v, goroutines(), "wake.(*link)")
-		assert.NotContains(v, goroutines(), `"first"`)
+		assert.Contains(v, goroutines(v), "wake.(*link)")
+		assert.NotContains(v, goroutines(v), `"first"`)
 		assert.NoError(v, l.Unlock(ctx))
 		time.Sleep(time.Minute)
-		assert.NotRegexp(v, `internal/(engine|lease|send|wake|workers)\.`, goroutines())
+		assert.NotRegexp(v, `internal/(engine|lease|send|wake|workers)\.`, goroutines(v))
 	})
 }

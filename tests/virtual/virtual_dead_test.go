@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime/pprof"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +19,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// quick returns a Client with these options, which knows that Redis is quick, and its Redis client.
+func quick(v *locktest.Virtual, change func(*redis.Options)) (*redis.Client, *Client) {
+	rdb, _ := v.Redis(0)
+	o := *rdb.Options()
+	change(&o)
+	all := redis.NewClient(&o)
+	v.Cleanup(func() { assert.NoError(v, all.Close()) })
+	c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
+	for range 30 {
+		require.NoError(v, c.NewLock("quick").Lock(ctx))
+		require.NoError(v, c.NewLock("quick").Unlock(ctx))
+	}
+	return all, c
+}
 
 // Redis answers, but all connections in the pool are dead, as after a host behind its name has vanished. go-redis hands
 // them out one after the other, and each call of a lock comes through nevertheless, soon after it was the first to ask.
@@ -48,22 +61,16 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 		for _, pause := range []time.Duration{time.Second / 2, 2 * time.Second} { // the caller or another goroutine sends
 			t.Run(fmt.Sprint(name, pause), func(t *testing.T) {
 				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-					rdb, dead := v.Redis(0)
+					_, dead := v.Redis(0)
 					_, alive := v.Redis(0)
 					var to atomic.Pointer[bubble.Link]
 					to.Store(dead)
-					o := *rdb.Options()
-					o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-						return to.Load().Dial(ctx, network, addr)
-					}
-					all := redis.NewClient(&o)
-					v.Cleanup(func() { assert.NoError(v, all.Close()) })
-					c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
-					held := c.NewLock("held")
-					for range 30 { // Redis is quick
-						require.NoError(v, held.Lock(ctx))
-						require.NoError(v, held.Unlock(ctx))
-					}
+					all, c := quick(v, func(o *redis.Options) {
+						o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+							return to.Load().Dial(ctx, network, addr)
+						}
+					})
+					ctx, held := ContextWithOwner(context.Background()), c.NewLock("held")
 					require.NoError(v, held.Lock(ctx))
 					var warm sync.WaitGroup
 					for range size {
@@ -90,27 +97,22 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 // and no probe, waits for ever.
 func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		rdb, link := v.Redis(0)
+		_, link := v.Redis(0)
 		var mute atomic.Bool
 		ends := make(chan net.Conn, 1000)
-		o := *rdb.Options()
-		o.ReadTimeout = -1
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if !mute.Load() {
-				return link.Dial(ctx, network, addr)
+		_, c := quick(v, func(o *redis.Options) {
+			o.ReadTimeout = -1
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if !mute.Load() {
+					return link.Dial(ctx, network, addr)
+				}
+				one, other := net.Pipe()
+				ends <- other
+				go func() { _, _ = io.Copy(io.Discard, other) }()
+				return one, nil
 			}
-			one, other := net.Pipe()
-			ends <- other
-			go func() { _, _ = io.Copy(io.Discard, other) }()
-			return one, nil
-		}
-		all := redis.NewClient(&o)
-		v.Cleanup(func() { assert.NoError(v, all.Close()) })
-		c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
-		for range 30 { // Redis is quick
-			require.NoError(v, c.NewLock("l").Lock(ctx))
-			require.NoError(v, c.NewLock("l").Unlock(ctx))
-		}
+		})
+		ctx := ContextWithOwner(context.Background())
 		time.Sleep(2 * time.Second)
 		mute.Store(true)
 		link.Cut()
@@ -119,9 +121,7 @@ func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
 			assert.True(v, !ok && err != nil)
 		}
 		time.Sleep(time.Minute)
-		var text strings.Builder
-		require.NoError(v, pprof.Lookup("goroutine").WriteTo(&text, 1))
-		assert.NotRegexp(v, "RunBounded|Probe", text.String())
+		assert.NotRegexp(v, "RunBounded|Probe", goroutines(v))
 		mute.Store(false)
 		for range len(ends) {
 			_ = (<-ends).Close()
