@@ -14,8 +14,9 @@
 //     on every new connection.
 //   - One goroutine writes to a connection and one reads from it. Callers never do, because go-redis holds a mutex
 //     while it dials. The delivery of a message never blocks.
-//   - go-redis does not notice a server that has gone silent, so the link pings: more often while somebody waits. It
-//     gives up a connection on which no ping, or no subscription, was answered for the time of three.
+//   - go-redis does not notice a server that has gone silent, so the link pings: more often while it has other channels
+//     than the quiet one. It gives up a connection on which no ping, or no subscription, was answered for the time of
+//     three.
 //   - A connection is never repaired, only replaced. The subscriptions of a connection are therefore exactly those
 //     that were requested on it, in the same order.
 //   - A channel belongs to one link, and moves to another link when a different server begins to serve it.
