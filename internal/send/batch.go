@@ -290,7 +290,8 @@ func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.
 		if outcomes != nil {
 			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
 		}
-		c.err = orNoConnection(c.err, context.Background(), ctx, ResendTime) // a batch has the context of no caller
+		// A batch has the context of no caller.
+		c.err = b.sender.orNoConnection(c.err, &Request{Call: c.call}, context.Background(), ctx, ResendTime)
 		unanswered = unanswered || c.err != nil && !Answered(c.err)
 	}
 	b.end(one, unanswered)

@@ -102,8 +102,12 @@ func TestErrorsAreClassified(t *testing.T) {
 func TestEndOfTheTimeForAConnection(t *testing.T) {
 	over, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
-	assert.ErrorIs(t, orNoConnection(over.Err(), context.Background(), over, time.Second), ErrNoConnection)
-	assert.NotErrorIs(t, orNoConnection(over.Err(), over, over, time.Second), ErrNoConnection, "the caller's time")
+	r := &Request{Call: Call{Keys: []string{"a"}}}
+	s := &Sender{config: Config{Exhausted: func(key string) bool { return key == "a" }}}
+	err := s.orNoConnection(over.Err(), r, context.Background(), over, time.Second)
+	assert.ErrorIs(t, err, ErrNoConnection)
+	assert.ErrorIs(t, err, ErrPoolExhausted)
+	assert.NotErrorIs(t, s.orNoConnection(over.Err(), r, over, over, time.Second), ErrNoConnection, "the caller's time")
 	unsynced := fmt.Errorf("%w: %w", ErrNotSynced, over.Err())
-	assert.Equal(t, unsynced, orNoConnection(unsynced, context.Background(), over, time.Second))
+	assert.Equal(t, unsynced, s.orNoConnection(unsynced, r, context.Background(), over, time.Second))
 }

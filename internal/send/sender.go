@@ -287,24 +287,24 @@ func checkAnswer(answer any, err error) (any, error) {
 func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
-	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
+	err = s.orNoConnection(err, r, w.Ctx, ctx, ResendTime)
 	s.recordTry(r, now, err)
 	return value, err
 }
 
 // orNoConnection returns err, or another error if err reports the end of ctx and not that of the caller's context.
 // Only the wait for a connection is bounded by ctx, and that for replicas, after the call.
-func orNoConnection(err error, caller, ctx context.Context, d time.Duration) error {
+func (s *Sender) orNoConnection(err error, r *Request, caller, ctx context.Context, d time.Duration) error {
 	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) {
 		return err
 	}
-	return fmt.Errorf("%w within %v", ErrNoConnection, d)
+	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), r.key())
 }
 
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
 // by other code or because Redis does not answer, err also says so: the request may not have been sent at all.
 func (s *Sender) Explain(err error, key string) error {
-	if s.config.Exhausted == nil || !s.knowsServers() || !s.config.Exhausted(key) {
+	if s.config.Exhausted == nil || errors.Is(err, ErrPoolExhausted) || !s.knowsServers() || !s.config.Exhausted(key) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)

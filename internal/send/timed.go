@@ -162,7 +162,7 @@ func numberOr(text string) any {
 func (t *Timed) Probe(key string) {
 	cmd := t.command(context.Background(), time.Now())
 	cmd.words = append(cmd.room[:0], "exists", key)
-	cmd.StringCmd.Args()[1] = key
+	cmd.StringCmd.Args()[0], cmd.StringCmd.Args()[1] = "exists", key
 	_ = t.rdb.Process(&cmd.ctx, cmd)
 }
 

@@ -144,6 +144,8 @@ func TestHooksOfTheUserSeeEveryBoundedCommand(t *testing.T) {
 	check("first")
 	rdb.AddHook(traced("second", &seen))
 	check("first", "second")
+	b.timed.Probe("a")
+	assert.Empty(t, seen.take(), "hooks see another name")
 }
 
 // The commands of the user have the time that the user gave them, also those that a hook sends with the context of a

@@ -71,7 +71,7 @@ func (t *try) run() {
 // finish reports the outcome.
 func (t *try) finish() {
 	d, s := t.of, t.of.sender
-	t.err = orNoConnection(t.err, d.caller, &t.ctx, ConnectTime)
+	t.err = s.orNoConnection(t.err, &t.req, d.caller, &t.ctx, ConnectTime)
 	s.asking.Add(-1)
 	if t.resent {
 		s.resent.Add(-1)
