@@ -135,6 +135,10 @@ func (w *world) patience(c *call) time.Duration {
 		if c.worker.Kind == Multi || c.worker.Kind == Red && w.plan.Jitter == 0 {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
+		if (c.worker.Kind == Write) != (o.Kind == Write) {
+			// While one type of lock of a name is contended, the other may never get it: see docs/which-lock.md.
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
 		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {
 			// Java readers do not let waiting writers go first, and relock does not know about Java writers that
 			// wait: see docs/from-redisson.md.
@@ -160,8 +164,6 @@ func (w *world) patience(c *call) time.Duration {
 			if c.worker.Kind == Red && c.worker.Process == w.plan.Poor {
 				limit = max(limit, w.phase.Length+20*time.Second)
 			}
-		case "line": // a process that has no position in it acquires a lock that it finds free
-			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if w.unlined {
 			limit = max(limit, w.phase.Length+20*time.Second)

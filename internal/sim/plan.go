@@ -251,7 +251,7 @@ func Draw(seed uint64, focus Focus) Plan {
 		p.Servers = 3
 	}
 	if d.IntN(8) == 0 {
-		p.Lacks, p.Poor = pick(d, "publish", "subscribe", "line"), d.IntN(p.Processes)
+		p.Lacks, p.Poor = pick(d, "publish", "subscribe"), d.IntN(p.Processes)
 	}
 	id := 0
 	for range 2 + d.IntN(4) {
