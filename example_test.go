@@ -183,7 +183,10 @@ func ExampleLock_TryLock_plain() {
 		if !ok {
 			return relock.ErrBusy // another owner has the lock
 		}
-		defer lock.Unlock(ctx) // releases the lock even if ctx is done
+		defer lock.Unlock(ctx)                      // releases the lock even if ctx is done
+		if ctx, err = lock.Guard(ctx); err != nil { // ctx is canceled if the lock is lost
+			return err
+		}
 		return charge(ctx)
 	}
 	lock := client.NewLock("lock:orders:42")
@@ -248,8 +251,10 @@ func ExampleLock_TryDo() {
 
 	askTwice(client, func(w http.ResponseWriter, r *http.Request) {
 		ctx, lock := r.Context(), client.NewLock("lock:orders:"+r.PathValue("id"))
-		var charged error // that of charge alone, which goes on if the client leaves
+		var charged error // the error of charge, which goes on if the client leaves
 		ran, err := lock.TryDo(context.WithoutCancel(ctx), 500*time.Millisecond, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
 			charged = charge(ctx)
 			return charged
 		})

@@ -159,7 +159,7 @@ func onceForEachTick(
 			return err
 		}
 		select { // Redis cannot be asked, the lock was lost, or the job has failed: try again
-		case <-time.After(wait / 20):
+		case <-time.After(min(wait/20, 10*time.Second)):
 		case <-ctx.Done():
 		}
 	}

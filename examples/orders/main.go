@@ -204,9 +204,9 @@ func (s *service) acquire(w http.ResponseWriter, r *http.Request, wait time.Dura
 	switch {
 	case ok:
 		return hold
-	case r.Context().Err() != nil:
+	case errors.Is(r.Context().Err(), context.Canceled):
 		w.WriteHeader(clientLeft)
-	case err == nil:
+	case err == nil, errors.Is(err, relock.ErrBusy): // the second if the request has a deadline
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "another request has the order", http.StatusConflict)
 	default: // Redis cannot be asked, or this process stops

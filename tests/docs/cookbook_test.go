@@ -28,10 +28,10 @@ func handleCharge(client *relock.Client) http.HandlerFunc {
 		hold, ok, err := lock.TryAcquire(r.Context(), 2*time.Second, 0) // the wait ends if the client leaves
 		switch {
 		case ok:
-		case r.Context().Err() != nil:
+		case errors.Is(r.Context().Err(), context.Canceled):
 			w.WriteHeader(499) // the client has left: this is for the access log
 			return
-		case err == nil:
+		case err == nil, errors.Is(err, relock.ErrBusy): // the second if the request has a deadline
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "another request for this order is running", http.StatusConflict)
 			return
@@ -101,8 +101,10 @@ func save(ctx context.Context, token int64) error {
 
 // answerCharge is the code of README.md for a handler, in a function.
 func answerCharge(ctx context.Context, w http.ResponseWriter, lock *relock.Lock) {
-	var charged error // that of charge alone, which goes on if the client leaves
+	var charged error // the error of charge, which goes on if the client leaves
 	ran, err := lock.TryDo(context.WithoutCancel(ctx), 500*time.Millisecond, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
 		charged = charge(ctx)
 		return charged
 	})
