@@ -15,8 +15,6 @@ import (
 var storyCalls = map[string][2]string{
 	"lock_acquire":       {"lock order places token", "field lease count delivery tokens how asked channel whole"},
 	"lock_release":       {"lock order places token", "field channel how window | left late"},
-	"lock_alone_acquire": {"lock", "field lease count delivery"},
-	"lock_alone_release": {"lock", "field channel how window | left"},
 	"lock_rename":        {"lock places", "from to lease until ends late"},
 	"renew":              {"lock", "field lease exact"},
 	"force":              {"lock order places token", "channel how seen"},

@@ -243,7 +243,7 @@ func TestScriptContracts(t *testing.T) {
 	)
 
 	one, two := locktest.RecordOf(c1.NewLock(b.LockName)), locktest.RecordOf(c1.NewLock(b.LockName+"-2"))
-	alone := func(c send.Call) send.Call { return send.Call{Script: c.Alone, Keys: c.Keys[:1], Args: c.Args} }
+	alone := func(c send.Call) send.Call { return send.Call{Script: c.Script, Keys: c.Keys[:1], Args: c.Args} }
 	try("lock", situation{"is acquired while its slot moves", nil, alone(one.Acquire(my))})
 	release := alone(one.Release(locktest.Released(my.Field, 0, false)))
 	try("lock", situation{"is released while its slot moves", []send.Call{one.Acquire(my)}, release})
