@@ -18,8 +18,9 @@
 return answer(function()
 local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1], ARGV[2], ARGV[3])
 
-check_record(q.lock)
-if not may_force(q.lock, seen_from(4)) then
+local _, holder = check_record(q.lock)
+local seen = seen_from(4)
+if seen and not seen[holder] then
     return {0, 0, 0}
 end
 check_queue(q)

@@ -19,8 +19,8 @@ local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
-check_record(lock)
-if not may_force(lock, seen) then
+local _, holder = check_record(lock)
+if seen and not seen[holder] then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], KEYS[3], '') -- before the lock is released, because it may refuse
