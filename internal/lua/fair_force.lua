@@ -24,9 +24,7 @@ if seen and not seen[holder] then
     return {0, 0, 0}
 end
 check_queue(q)
--- At most most_holds.
-local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
 pass_on(q, nil, freed == 1)
-return with_clients({freed, 0, 0}, fields)
+return with_clients({freed, 0, 0}, {holder})
 end, {'hash', 'list', 'zset', 'hash', 'hash', 'string'})

@@ -1,7 +1,7 @@
 -- Prelude of every script: tells the records of locks from other data.
 --
--- A script whose key holds something that no lock writes ends with one of these errors, and has not touched this key.
--- notalock.go reads the errors:
+-- A script whose key holds something that no lock writes ends with one of these errors, and has left this key as it
+-- was, except a counter that is too large, which it has incremented. notalock.go reads the errors:
 --   NOTALOCK n type t        KEYS[n] has the type t; ? if the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n fields count  the hash KEYS[n] has more fields than a lock
