@@ -36,16 +36,14 @@ type Inspection struct {
 	// Type is the type of the lock, as far as its keys in Redis show it: TypeLock, TypeFair, TypeReadWrite,
 	// TypeSemaphore, or TypeNone if the lock has no holders and no known waiters.
 	//
-	// A fair lock without waiters looks like a plain lock, unless a waiter has crashed. The group of Redisson's
-	// getMultiLock(group, values) looks like a plain lock as well, with a holder for each value. A lock may have
-	// waiters and no holder, and then it has the type that the first waiter waits for. A semaphore of which no permit
-	// is held looks like any key with a number: see Ambiguous.
+	// A fair lock without waiters looks like a plain lock, unless a waiter has crashed. A lock may have waiters and no
+	// holder, and then it has the type that the first waiter waits for. A semaphore of which no permit is held looks
+	// like any key with a number: see Ambiguous.
 	Type LockType
 	// Mode is the mode of a read/write lock that is held: "write" while there is a writer, which may also read, and
 	// "read" otherwise. It is "" for other locks.
 	Mode string
-	// Holders are the holders of the lock. Only read/write locks, semaphores and Redisson's getMultiLock(group, values)
-	// have more than one. Those of a semaphore are sorted by the time at which they expire; a hold of several permits is
+	// Holders are the holders of the lock. Only read/write locks and semaphores have more than one. Those of a semaphore are sorted by the time at which they expire; a hold of several permits is
 	// one holder (see Holder.Permits), and each permit of a Java service is one. Readers of one Client that share an
 	// entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again
 	// as a reader.
@@ -288,13 +286,10 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		r.entries = slices.Delete(r.entries, at, at+1)
 	}
 	i.Type = r.lockType(i.Mode)
-	entries := r.entries
-	if i.Mode == "" && len(entries) > 1 {
-		if entries = r.holdsOfValues(); entries == nil { // all other locks without a mode have one holder
-			return Inspection{}, r.notALock(r.entries[0].field)
-		}
+	if i.Mode == "" && len(r.entries) > 1 { // a lock without a mode has one holder
+		return Inspection{}, r.notALock(r.entries[0].field)
 	}
-	for _, e := range entries {
+	for _, e := range r.entries {
 		h, ok := e.holder(i.Type)
 		if !ok {
 			return Inspection{}, r.notALock(e.field)
@@ -403,36 +398,6 @@ func (r *lockRecords) notALock(field string) error {
 		fmt.Sprintf("the key %s holds a hash that is not a lock (field %s)", shortName(r.name), shortName(field)),
 		nil,
 	)
-}
-
-// holdsOfValues returns the holds of Redisson's multi lock of values, as entries like those of other locks. Its hash
-// has three fields for each value: "hash" with the owner, "hash:owner:expire_time" with milliseconds of the epoch, and
-// "hash:owner:lock_count" with the hold count. The result is nil for a hash of another form.
-func (r *lockRecords) holdsOfValues() []entry {
-	values := make(map[string]string, len(r.entries))
-	for _, e := range r.entries {
-		values[e.field] = e.value
-	}
-	var holds []entry
-	for _, e := range r.entries {
-		if contender(e.value).Client == "" {
-			continue
-		}
-		of := e.field + ":" + e.value
-		expires, err := strconv.ParseInt(values[of+":expire_time"], 10, 64)
-		if err != nil || values[of+":lock_count"] == "" {
-			break
-		}
-		left := expires - r.now
-		if left <= 0 {
-			left = -2 // as PTTL returns it
-		}
-		holds = append(holds, entry{e.value, values[of+":lock_count"], left})
-	}
-	if 3*len(holds) != len(r.entries) {
-		return nil
-	}
-	return holds
 }
 
 // holder reads an entry, and reports whether a lock has written it.

@@ -70,9 +70,6 @@ var (
 	lockRelease = record.Script("lock_release")
 	lockRename  = record.Script("lock_rename")
 	lockForce   = record.Script("force")
-
-	lockAloneAcquire = record.Script("lock_alone_acquire")
-	lockAloneRelease = record.Script("lock_alone_release")
 )
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
@@ -119,9 +116,7 @@ type plainLock struct {
 
 func (l *plainLock) Acquire(a contract.Attempt) call {
 	c := l.call(lockAcquire, l.acquireArgs(a))
-	if !l.traits.Fenced { // a token has a key of its own
-		c.Alone = lockAloneAcquire
-	}
+	c.Alone = !l.traits.Fenced // a token has a key of its own
 	return c
 }
 
@@ -180,7 +175,7 @@ func (l *plainLock) Release(r contract.Release) call {
 	args := upToDefaults(
 		[]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false)
 	c := l.call(lockRelease, args)
-	c.Alone = lockAloneRelease
+	c.Alone = true
 	return c
 }
 

@@ -29,7 +29,6 @@ var (
 	semaphoreForce   = record.Script("semaphore_force")
 	semaphoreSet     = record.Script("semaphore_set")
 	semaphoreInspect = record.Script("semaphore_inspect")
-	semaphoreCount   = record.Script("semaphore_count_inspect")
 )
 
 const mostPermits = math.MaxInt32 // the highest number that Redisson can count
@@ -185,7 +184,7 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 
 func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 	return ask(ctx, &s.handle, op, func(_ commands, ctx context.Context) (reply, error) {
-		return s.client.engine().Ask(ctx, call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}})
+		return s.client.engine().Ask(ctx, call{Script: semaphoreInspect, Keys: s.record.keys[:2], Args: []any{"", s.record.permits}})
 	})
 }
 

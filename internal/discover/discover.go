@@ -164,15 +164,12 @@ func (s *Scan) likeLocks(ctx context.Context, one redis.UniversalClient, hashes 
 	return likely
 }
 
-// isHold reports whether a field begins like that of a holder: with a UUID, or, in Redisson's multi lock of values,
-// with the hash of a value. Of any two fields of a lock at least one does, because a lock has only one other field,
-// mode.
+// isHold reports whether a field begins like that of a holder: with a UUID. Of any two fields of a lock at least one does,
+// because a lock has only one other field, mode.
 func isHold(field string) bool {
 	id, _, found := strings.Cut(field, ":")
-	return found && uuid.Validate(id) == nil || valueHash.MatchString(id)
+	return found && uuid.Validate(id) == nil
 }
-
-var valueHash = regexp.MustCompile("^[A-Za-z0-9+/]{22}$")
 
 // A Finding is what Inspect has found.
 type Finding struct {

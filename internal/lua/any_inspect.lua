@@ -22,8 +22,8 @@
 --          waiters.lua, permits is {member, score, ...}, and token and available are '' if there is none.
 --
 -- Repeatable: it only reads.
--- If there are more than most_shown permits, the reply has one more, which is the one that expires last. The waiters
--- of a fair lock are counted up to most_queued, and writers without a place up to most_shown.
+-- If there are more than most_shown permits, the last one in the reply is the one that expires last. The waiters of a
+-- fair lock are counted up to most_queued, and writers without a place up to most_shown.
 -- Data that no lock writes is refused: see record.lua.
 
 --[[with forms record announce clock semaphore clients tombstones line readers waiters]]
@@ -34,38 +34,27 @@ local prefix, lock_channel, permit_channel, rw_channel, how = ARGV[1], ARGV[2], 
 local most_shown = 10000 -- as mostShown in inspect.go
 local most_queued = 20000 -- the longest queue of a fair lock: see queue.lua
 
-local function members(key, from)
-    return redis.call('zrangebyscore', key, from, '+inf', 'withscores', 'limit', 0, most_shown + 1)
-end
-
--- Returns the taken permits, and the number of expired ones that are left out if there are more than most_shown. Every
--- permit is checked, where the other scripts of a semaphore check some.
-local function permits_of(taken, now)
-    local all, expired = members(taken, '-inf'), 0
-    if #all > 2 * most_shown then
-        local first = {all[1], all[2]}
-        expired, all = redis.call('zcount', taken, '-inf', ms(now)), members(taken, '(' .. ms(now))
-        if #all > 2 * most_shown then
-            local last = redis.call('zrevrange', taken, 0, 0, 'withscores')
-            all[#all - 1], all[#all] = last[1], last[2]
-        elseif #all == 0 then
-            all, expired = first, expired - 1 -- one permit shows what the key is
-        end
-    end
-    -- At most most_shown, and one.
-    for i = 1, #all, 2 do
-        check_ids(taken, {all[i]})
-    end
-    return all, expired
+local function members(key, from, n)
+    return redis.call('zrangebyscore', key, '-inf', '+inf', 'withscores', 'limit', from, n)
 end
 
 -- A counter belongs to a semaphore. GET of a hash is an error.
 local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
     types[1] = 'string' -- else an error of another key would blame this one
-    local free = free_permits(lock)
-    local now = now_ms()
-    local permits, expired = permits_of(KEYS[7], now)
+    local free, taken, now = free_permits(lock), KEYS[7], now_ms()
+    check_permits(taken)
+    local permits, expired = members(taken, 0, most_shown + 1), 0
+    if #permits > 2 * most_shown then -- those that have expired are left out, but for one, which shows what the key is
+        expired = math.max(0, redis.call('zcount', taken, '-inf', ms(now)) - 1)
+        permits = members(taken, expired, most_shown + 2)
+        local last = redis.call('zrevrange', taken, 0, 0, 'withscores')
+        permits[#permits - 1], permits[#permits] = last[1], last[2]
+    end
+    -- At most most_shown, and two. Every one is checked, where the other scripts of a semaphore check some.
+    for i = 1, #permits, 2 do
+        check_ids(taken, {permits[i]})
+    end
     local waiters = {}
     local n = line_waiters(waiters, KEYS[8], KEYS[9], {}, {}, permit_channel, how)
     return {now, redis.call('pttl', lock), {}, 0, waiters, n, '', ms(free + expired), permits}
@@ -99,7 +88,7 @@ for i = 1, #entries, 2 do
 end
 
 local queued = redis.call('lrange', queue, 0, most_queued - 1)
-local ends, writing = members(timeouts, '-inf'), members(writers, '-inf')
+local ends, writing = members(timeouts, 0, most_shown + 1), members(writers, 0, most_shown + 1)
 local token = redis.call('get', tokens) or ''
 local fair = not mode and #queued + #ends > 0
 local waiters, n = {}, #queued

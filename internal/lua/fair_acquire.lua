@@ -79,7 +79,7 @@ local function wait_in_queue(held, queued)
     p.fenced, p.asked, p.at, p.life = fenced, asked, q.now, life_of(asked ~= '0' and ahead or 0)
     p.java = ahead == 0 and '0' or p.java
     note_place(q, p, '', looked(q))
-    redis.call('pexpire', q.places, queue_life)
+    redis.call('pexpire', q.places, line_life)
     -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
     -- the next request, however short wait_timeout is.
     local enough = math.max(wait_timeout, 2 * p.life - life_of(0))
@@ -91,7 +91,8 @@ local function wait_in_queue(held, queued)
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
-    set_lease(q, tonumber(timeout))
+    redis.call('pexpire', q.waiters, queue_life)
+    redis.call('pexpire', q.timeouts, queue_life)
     return ahead, p
 end
 
@@ -145,7 +146,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
         end
         return {0, ahead == 0 and redis.call('pttl', lock) or -1, place}
     elseif ahead then
-        leave_queue(q, {[field] = true}, field)
+        leave_queue(q, {[field] = true})
     end
 end
 

@@ -18,14 +18,13 @@
 return answer(function()
 local q = open_queue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[1], ARGV[2], ARGV[3])
 
-check_record(q.lock)
-if not may_force(q.lock, seen_from(4)) then
+local _, holder = check_record(q.lock)
+local seen = seen_from(4)
+if seen and not seen[holder] then
     return {0, 0, 0}
 end
 check_queue(q)
--- At most most_holds.
-local fields = redis.call('hrandfield', q.lock, most_holds)
 local freed = redis.call('del', q.lock)
 pass_on(q, nil, freed == 1)
-return with_clients({freed, 0, 0}, fields)
+return with_clients({freed, 0, 0}, {holder})
 end, {'hash', 'list', 'zset', 'hash', 'hash', 'string'})

@@ -19,16 +19,14 @@ local channel, how, seen = ARGV[1], ARGV[2], seen_from(3)
 if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
-check_record(lock)
-if not may_force(lock, seen) then
+local _, holder = check_record(lock)
+if seen and not seen[holder] then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[2], KEYS[3], '') -- before the lock is released, because it may refuse
--- At most most_holds.
-local released = with_clients({1, 0, 0}, redis.call('hrandfield', lock, most_holds))
 redis.call('del', lock)
 if not pass_on(lock, line, tokens, channel, how, nil) then
     announce(how, channel, '0')
 end
-return released
+return with_clients({1, 0, 0}, {holder})
 end, {'hash', 'zset', 'hash', 'string'})

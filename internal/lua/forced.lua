@@ -16,28 +16,6 @@ local function seen_from(n)
     return seen
 end
 
--- Whether each holder of a lock without a mode is in the set, or there is no set. Of Redisson's multi lock of values
--- the owners are in the set.
-local function may_force(lock, seen)
-    if not seen then
-        return true
-    end
-    -- At most most_holds, and one.
-    local entries = redis.call('hrandfield', lock, most_holds + 1, 'withvalues')
-    if #entries > 2 * most_holds then
-        return false
-    end
-    -- At most most_holds.
-    for i = 1, #entries, 2 do
-        local field, value = entries[i], entries[i + 1]
-        local owner = is_hold(field, value) and field or is_hold(value, '1') and value
-        if owner and not seen[owner] then
-            return false
-        end
-    end
-    return true
-end
-
 -- Appends the IDs of the clients that have lost one of these holds to the reply, each once. Only clients of relock
 -- count, because others do not listen: see forced.go of the engine.
 local function with_clients(reply, fields)

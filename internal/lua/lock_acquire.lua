@@ -1,4 +1,6 @@
--- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line.
+-- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line. While the slot
+-- of a lock moves to another server of a Cluster, Redis refuses scripts whose keys are not all on one server. Then this
+-- one runs with KEYS[1] alone: it leaves the line as it is, and who finds the lock busy asks again.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the order of the line: a zset, see line.lua.
@@ -22,7 +24,7 @@
 -- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
 
 --[[with forms]]
-local there = (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3])
+local there = KEYS[2] and (ARGV[3] or '1') == '1' and redis.pcall('exists', KEYS[1], KEYS[2], KEYS[3])
 local token, following
 
 --[[common case]]
@@ -57,7 +59,7 @@ local may_wait = delivery == 'push' or delivery == 'poll'
 -- The most common case of a lock in use by several processes: the holder uses the line, and the caller joins at the
 -- end, or does not wait. This does the same as the code below, without its functions, which take longer to create than
 -- to run.
-if hold_count == '1' and there ~= 0 then
+if there and there ~= 0 then
     local client = field:sub(1, 36)
     local head = redis.pcall('hmget', waits, field, client, 'shared')
     local holders = head[1] == false and (not may_wait or tonumber(head[3] or '') and not head[2]) and
@@ -98,7 +100,10 @@ local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
-if not mine and (pttl ~= -2 or redis.call('exists', order, waits) > 0) then
+if not mine and pttl ~= -2 and not order then
+    check_record(lock)
+    return {0, pttl, 2}
+elseif not mine and (pttl ~= -2 or order and redis.call('exists', order, waits) > 0) then
     --[[with announce clock clients grant tombstones line passing]]
     channel = channel or 'redisson_lock__channel:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}')
     local _, holder

@@ -1,5 +1,6 @@
 -- Sets the hold count of a lock to a lower value, or ends the hold, or whatever an attempt may have left in Redis, its
--- place in the line included. When a hold ends, the lock passes to the next place.
+-- place in the line included. When a hold ends, the lock passes to the next place, unless KEYS[1] is the only key: see
+-- lock_acquire.lua.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the order of the line: a zset, see line.lua.
@@ -23,7 +24,7 @@ local deleted, received -- the answers of Redis
 
 --[[common case]]
 -- There is no line, and no connection hears of the release.
-if not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2], KEYS[3]) == 0 then
+if KEYS[2] and not ARGV[5] and ARGV[3] ~= in_both_ways and redis.pcall('exists', KEYS[2], KEYS[3]) == 0 then
     deleted = redis.pcall('hdel', KEYS[1], ARGV[1]) -- deleting the only field deletes the record
     received = deleted == 1 and redis.pcall(ARGV[3], ARGV[2], '0')
     if received == 0 then
@@ -36,7 +37,7 @@ end
 local lock, order, waits, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local field, channel, how, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local left, late = ARGV[5] or '0', ARGV[6] == '1'
-local ends = left == '0' and not late
+local ends = order and left == '0' and not late
 
 --[[short cut]]
 -- No process waits, or the common case has ended the hold, and connections hear of it.
@@ -100,7 +101,7 @@ end
 deleted = deleted or redis.pcall('hdel', lock, field)
 local had = deleted == 1
 local heard, passed_on = 0, 0
-if late or redis.pcall('exists', order, waits) ~= 0 then
+if order and (late or redis.pcall('exists', order, waits) ~= 0) then
     --[[with clock token clients grant tombstones line passing]]
     passed_on = leave_and_pass(lock, order, waits, field, late, function(line)
         if redis.call('hlen', lock) > 0 then

@@ -34,18 +34,15 @@
 -- A place notes whether a waiter of Java was in front when its waiter joined, or in front of the one before. So the
 -- last waiter tells whether any waiter is of Java. If none is left, the next one that leaves finds out.
 --
--- The waiters and the timeouts have a lease while only relock waits, so that they do not stay if all waiters have died.
--- A Java service may come while the lease runs, and perhaps no script of relock runs any more. Redisson keeps its place
--- until one wait timeout after the timeout of the last waiter in front of it. The lease lasts until then: Java loses no
--- place sooner than Redisson would take it away. If a script finds that Java waits, the lease becomes one that never
--- ends. Users have no permission for PERSIST. The place of a waiter that Java has removed stays until the queue is
--- empty, or the hash expires, 5 minutes after the last request.
+-- The waiters and the timeouts have a lease, so that they do not stay if all waiters have died. Each request of a waiter
+-- of relock sets it. It is long, because waiters of Java, which set none, may be the only ones that are left. The place
+-- of a waiter that Java has removed stays until the queue is empty, or the hash expires, 5 minutes after the last
+-- request.
 
-local queue_life = 5 * 60 * 1000 -- as that of a line
-local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
+local queue_life = 24 * 60 * 60 * 1000 -- ms: how long waiters and timeouts last
 local most_waiters = 20000 -- of a queue that relock still joins
 local longest_queue = 2 * most_waiters -- that a script reads: Java joins a longer one, too
-local far = 24 * near_head -- waiters with more in front of them are alike
+local far = 7 * near_head -- waiters with more in front of them are alike: they ask every eight seconds
 local most_passed = 5000 -- waiters that one script passes over; the next one continues
 local ask_every = 1000 -- ms: as FairHeartbeat in internal/record
 
@@ -121,17 +118,6 @@ local function wake(q, waiter)
     end
 end
 
--- Makes the queue stay although Java runs no script of relock.
-local function keep_for_java(q)
-    -- At most 2.
-    for _, key in ipairs({q.waiters, q.timeouts}) do
-        local left = redis.call('pttl', key)
-        if left > 0 and left < for_ever / 2 then
-            redis.call('pexpire', key, ms(for_ever))
-        end
-    end
-end
-
 -- Returns how many waiters are in front of a waiter, nil if it is not queued; and whether this is exact: else it is
 -- far, and the waiter is there or farther behind. timeout is its timeout, or false, and queued the length of the queue.
 -- The search of a long list takes longer than all the rest of a request. If only relock waits, the timeouts have each
@@ -147,19 +133,6 @@ local function find_place(q, waiter, timeout, queued)
     return ahead or far, ahead
 end
 
--- Sets the lease of the queue; a waiter of relock has this timeout. The last waiter needs the longest lease. Either key
--- may have been evicted, and be new.
-local function set_lease(q, timeout)
-    if java_waits(q) then
-        return keep_for_java(q)
-    end
-    local left, life = redis.call('pttl', q.waiters), math.max(queue_life, timeout - q.now + q.wait_timeout)
-    if left < life - queue_life / 100 or left > for_ever / 2 or redis.call('pttl', q.timeouts) == -1 then
-        redis.call('pexpire', q.waiters, ms(life))
-        redis.call('pexpire', q.timeouts, ms(life))
-    end
-end
-
 -- Refuses a queue that is longer than any queue of locks, unless thousands of Java waiters joined a full one; returns
 -- its length.
 local function check_queue(q)
@@ -173,17 +146,13 @@ end
 -- Replaces the list of waiters by this one. The first writes change nothing. They need no memory, or fail before the
 -- list is lost.
 local function replace_list(q, stay)
-    local left = redis.call('pttl', q.waiters)
-    local function keep_lease()
-        if left > 0 then
-            redis.call('pexpire', q.waiters, left)
-        end
+    if redis.call('pttl', q.waiters) > 0 then
+        redis.call('pexpire', q.waiters, queue_life)
     end
-    keep_lease()
     redis.call('rpush', q.waiters, '')
     redis.call('del', q.waiters)
     in_parts('rpush', q.waiters, stay)
-    keep_lease()
+    redis.pcall('pexpire', q.waiters, queue_life)
 end
 
 -- Stores a place, and fields and values that follow.
@@ -220,9 +189,6 @@ local function move_up(q, leaving)
     if left > 0 then
         replace_list(q, stay)
     end
-    if java then
-        keep_for_java(q)
-    end
     local last = not java and #stay > 0 and place_of(q, stay[#stay])
     if last and last.java == '1' then
         last.java = '0'
@@ -231,32 +197,9 @@ local function move_up(q, leaving)
     return left
 end
 
--- Makes a waiter ask if those near the head of the queue do so late: many in front of a waiter may leave before it asks
--- again, and if no waiter asks soon, none notices that the lease of the holder has expired. It is the last one of the
--- first near_head waiters, which is the longest among them. The client of holder, the field that acquires the lock now,
--- or nil, does not count, because it may be dead, and its other waiters with it.
-local function watch(q, holder)
-    holder = holder or redis.pcall('hrandfield', q.lock)
-    local client, late, heard = type(holder) == 'string' and client_of(holder), nil, {}
-    -- At most near_head.
-    for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, near_head - 1)) do
-        local p = client_of(waiter) ~= client and place_of(q, waiter)
-        if p and not is_overdue(q, p) and is_heard(q, p, heard) then
-            if p.at + p.life < q.now + provisional + life_of(0) then
-                return
-            end
-            late = waiter
-        end
-    end
-    if late then
-        wake(q, late)
-    end
-end
-
--- Removes waiters, which are the keys of a table. Those behind them move up. holder is the one among them that acquires
--- the lock now, or nil. The first write needs no memory, and after it Redis accepts the next ones even if memory is
--- short.
-local function leave_queue(q, leaving, holder)
+-- Removes waiters, which are the keys of a table. Those behind them move up. The first write needs no memory, and after
+-- it Redis accepts the next ones even if memory is short.
+local function leave_queue(q, leaving)
     if not q.now then
         look(q)
     end
@@ -277,9 +220,6 @@ local function leave_queue(q, leaving, holder)
     if left > 0 and ends and last and is_relocks(last) then
         local least = q.now + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
         redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(least, ends - left * q.wait_timeout)), last)
-    end
-    if left > 0 and last and q.channel then
-        watch(q, holder)
     end
 end
 

@@ -46,12 +46,11 @@ if had then
     return {1, announce_release(how, channel, '0', received), 0}
 end
 
+if late and left == 0 then
+    bury(KEYS[4], field) -- whatever the key of the lock holds by now
+end
 local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
-
-if late and left == 0 then
-    bury(KEYS[4], field)
-end
 if hold_count == 0 then
     drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     check_record(lock)

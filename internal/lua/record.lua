@@ -1,7 +1,7 @@
 -- Prelude of every script: tells the records of locks from other data.
 --
--- A script whose key holds something that no lock writes ends with one of these errors, and has not touched this key.
--- notalock.go reads the errors:
+-- A script whose key holds something that no lock writes ends with one of these errors, and has left this key as it
+-- was, except a counter that is too large, which it has incremented. notalock.go reads the errors:
 --   NOTALOCK n type t        KEYS[n] has the type t; ? if the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n fields count  the hash KEYS[n] has more fields than a lock
@@ -43,21 +43,6 @@ local function is_hold(field, value)
         #value < 10 and value:match('^[1-9]%d*$')
 end
 
--- Whether the field belongs to Redisson's multi lock of values, which has fields of three forms in one hash: "hash" ->
--- owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> hold count.
-local function is_value(field, value)
-    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
-    if hash then
-        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
-    else
-        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
-    end
-    if not hash then
-        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
-    end
-    return #hash == 22 and is_hold(owner, value)
-end
-
 -- Whether a hold of a read/write lock has a higher hold count than a reader may have.
 local function too_deep(field, hold_count)
     return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
@@ -70,31 +55,32 @@ local function is_relocks(field)
     return field:find('^:%-?%d+:%d+$', 37) or field:find('^:%-?%d+:%d+:write$', 37)
 end
 
--- Refuses a hash that no lock writes; returns how many fields it has read, and one of them, which is a holder if it has
--- seen any. A hash that has the caller's field is a lock, and need not be checked. A key that does not exist passes the
--- check. The cost does not depend on the size of the hash: of more than eight fields it reads some at random.
+-- Refuses a hash that no lock writes; returns how many fields it has read, and one of them: if it has seen holders, one
+-- of these, and rather one that does not use the line. A hash that has the caller's field is a lock, and need not be
+-- checked. A key that does not exist passes the check. The cost does not depend on the size of the hash: of more than
+-- eight fields it reads some at random.
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- one hold too many: a lock without a mode has one holder
+    local holder
     -- At most 8 fields.
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
-            second = not mode and #some > 2 and field
-        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            holder = holder and not is_relocks(holder) and holder or field
+        elseif not mode or field ~= 'mode' then
             bad = bad or field
         end
     end
-    bad = bad or second
+    bad = bad or not mode and #some > 2 and holder -- a lock without a mode has one holder
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
         bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
     end
-    return #some / 2, some[1] == 'mode' and some[3] or some[1]
+    return #some / 2, holder or some[1]
 end
 
 -- The field alone makes the hold. Its hold count is only shown to users, so the old number stays if memory is short: an

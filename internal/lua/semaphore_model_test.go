@@ -81,7 +81,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 				}
 				do("set after Java", locktest.SetPermits(l, model.permits), model.set(model.permits))
 			default:
-				do("count", send.Call{Script: record.Script("semaphore_count_inspect"), Keys: locktest.KeysOf(l)[:2], Args: []any{4}}, model.count())
+				do("count", send.Call{Script: record.Script("semaphore_inspect"), Keys: locktest.KeysOf(l)[:2], Args: []any{"", 4}}, model.count())
 			}
 			switch what[:3] {
 			case "rel":

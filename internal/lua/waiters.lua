@@ -58,19 +58,22 @@ local function queue_waiters(all, timeouts, places, channel, how)
 end
 
 -- Adds the waiters of any other lock, and returns how many there are: those in the line, in order, and behind them the
--- writers that have no place. held has true for the fields that hold the lock, and writers is {member, score, ...}. A
--- writer that has a heartbeat and a place is one waiter. A client without a place does not count.
+-- writers that have no place, if all of the line are returned. held has true for the fields that hold the lock, and
+-- writers is {member, score, ...}. A writer that has a heartbeat and a place is one waiter.
 local function line_waiters(waiters, order, waits, held, writers, channel, how)
-    local beats, now, n = scores(writers), now_ms(), 0
+    local beats, now = scores(writers), now_ms()
     local listed, channels, in_line = {}, {}, {}
-    -- At most longest_line.
-    for client, p in places_of({order = order, waits = waits}) do
-        in_line[client] = true
+    local clients = redis.call('zrangebyscore', order, '-inf', '+inf', 'limit', 0, longest_line)
+    local n = #clients
+    local texts = n > 0 and redis.call('hmget', waits, unpack(clients, 1, math.min(n, most_listed))) or {}
+    -- At most most_listed.
+    for i, text in ipairs(texts) do
+        local client = clients[i]
+        local p = text and parse_place(text, client)
         if p and client_of(p.field) == client then
-            n, in_line[client] = n + 1, p.field
-            if n <= most_listed then
-                listed[n], channels[n] = p, grants_to(channel, p)
-            end
+            listed[#listed + 1], channels[#channels + 1], in_line[client] = p, grants_to(channel, p), p.field
+        else
+            n, in_line[client] = n - 1, true -- it has no place, and does not count
         end
     end
     local counts = subscribers(channels, how)
@@ -81,7 +84,7 @@ local function line_waiters(waiters, order, waits, held, writers, channel, how)
         add_waiter(waiters, p.field, '0', beats[p.field:gsub(':write$', '')] or '0', p.since, reachable)
     end
     -- At most most_shown, and one.
-    for i = 1, #writers, 2 do
+    for i = 1, n <= most_listed and #writers or 0, 2 do
         local field, alive = writers[i], writers[i + 1]
         local place = in_line[client_of(field)]
         if tonumber(alive) > now and not held[field] and place ~= true and place ~= field .. ':write' then

@@ -79,22 +79,11 @@ local function heartbeat()
     end
 end
 
--- Whether a holder that does not use the line will announce its release on the channel alone.
-local function has_legacy_holder()
-    local entries = fields_of(lock)
-    -- At most most_holds.
-    for i = 1, entries and #entries or 0, 2 do
-        if entries[i] ~= 'mode' and not is_relocks(entries[i]) then
-            return true
-        end
-    end
-    return not entries
-end
-
 local mode = redis.call('hget', lock, 'mode')
 local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of this name is held
+local _, holder
 if plain then
-    check_record(lock)
+    _, holder = check_record(lock)
 end
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if hold_count ~= '1' and not mine then
@@ -108,7 +97,7 @@ if not mine then
     end
     local free = not mode and not plain
     if mode then
-        check_record(lock)
+        _, holder = check_record(lock)
         local living, evicted = -1, 0
         if mode == 'read' then
             redis.call('zrevrange', writers, 0, 0) -- fails if the key holds other data
@@ -147,7 +136,7 @@ if not mine then
         if delivery == 'barge' then
             leave(line, write_field) -- the caller holds the read lock now
         end
-        local legacy = delivery ~= 'barge' and has_legacy_holder()
+        local legacy = delivery ~= 'barge' and not free and not is_relocks(holder) -- one of many may not be seen
         return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end

@@ -112,8 +112,8 @@ func (r *retry) again(w *Wait, o outcome, whole Call) (answer Answer, ended bool
 	if why := r.failed(w, o); why != nil {
 		return r.leave(why), true
 	}
-	if alone := r.req.Call.Alone; alone != nil && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
-		r.req.Call = Call{Script: alone, Keys: whole.Keys[:1], Args: whole.Args}
+	if r.req.Call.Alone && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
+		r.req.Call = Call{Script: whole.Script, Keys: whole.Keys[:1], Args: whole.Args}
 		return answer, false
 	}
 	if r.hadEnded(o.err) {

@@ -49,9 +49,9 @@ type Call struct {
 	// Run, in place of a script, carries the call out in this process. It is called once, and answers as a script does.
 	Run func(w *Wait) (any, error)
 
-	// Alone, if not nil, does with the first key alone what Script does with all of them, and has the same arguments.
-	// It is sent in place of Script while the slot of the keys moves, and they are not on the same server.
-	Alone *Script
+	// Alone reports that Script can do its work with the first key alone, and the same arguments. It is sent so while
+	// the slot of the keys moves, and they are not on the same server.
+	Alone bool
 }
 
 // Words returns keys as they are in a command. A call that is made often has them, because each of them would be

@@ -657,20 +657,14 @@ func TestForceUnlockOfAnInspectionLeavesOtherHolders(t *testing.T) {
 	})
 }
 
-// Java holders are released like all others: a thread, a permit with random bytes as its ID, and a multi lock of
-// values.
+// Java holders are released like all others: a thread, and a permit with random bytes as its ID.
 func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		ctx := context.Background()
 		b := locktest.NewBench(t, addr)
 		c := b.Client()
-		const value = "0123456789abcdefABCD+/"
 		for name, put := range map[string]func(name string){
 			"a thread": func(name string) { b.Must(b.Rdb.HSet(ctx, name, locktest.JavaThread, 1).Err()) },
-			"values": func(name string) {
-				b.Must(b.Rdb.HSet(ctx, name, value, locktest.JavaThread, value+":"+locktest.JavaThread+":lock_count", 2,
-					value+":"+locktest.JavaThread+":expire_time", time.Now().Add(time.Hour).UnixMilli()).Err())
-			},
 			"a permit": func(name string) {
 				b.Must(b.Rdb.Set(ctx, name, 4, 0).Err())
 				b.Must(b.Rdb.ZAdd(ctx, record.PermitsKey(name), redis.Z{

@@ -197,7 +197,7 @@ func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
 			begin()
 			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
 			written := q.CommandRuns("zadd")
-			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 120, "commands of the first one, which looks at the 32 behind it")
+			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 120, "commands of the first one")
 			assert.LessOrEqual(t, q.CommandRuns("zadd")-written, 2, "writes of timeouts")
 			q.leave(first)
 			for _, waiter := range slices.Clone(q.all) {
@@ -223,9 +223,9 @@ func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	walks := q.CommandRuns("lrange")
 	searches := q.CommandRuns("lrem")
 	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
-	assert.Equal(t, 2, q.CommandRuns("lrange")-walks, "walks through the queue, and a look at its head")
+	assert.Equal(t, 1, q.CommandRuns("lrange")-walks, "walks through the queue")
 	assert.Zero(t, q.CommandRuns("lrem")-searches, "searches of the queue")
 	q.leave(q.all[:dead]...)
 	q.check("the dead have left")
-	assert.Equal(t, time.Duration(-1), q.Rdb.TTL(q.Context(), locktest.KeysOf(q.lock)[1]).Val(), "Java waits: no lease")
+	assert.Greater(t, q.Rdb.TTL(q.Context(), locktest.KeysOf(q.lock)[1]).Val(), 23*time.Hour, "the queue lasts for Java")
 }

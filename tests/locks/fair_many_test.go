@@ -26,7 +26,7 @@ import (
 )
 
 // farPlaces is how many places count: far in internal/lua/queue.lua.
-const farPlaces = 24 * poller.NearHead
+const farPlaces = 7 * poller.NearHead
 
 // asks makes the waiter at this place ask as one that is subscribed, and returns what it is told, and how long this
 // request lasts.
@@ -161,22 +161,8 @@ func farBehind(t *testing.T) (q *fairQueue, unlock func(), acquired chan time.Ti
 	return q, func() { q.Must(l.Unlock(ctx)) }, acquired
 }
 
-// All in front give up while the lock is held, and the holder dies. The next waiter was far behind when it last asked,
-// and has the lock as soon as it is free.
-func TestFairWaiterThatWasFarBehindWatchesTheLockWhenTheOthersHaveLeft(t *testing.T) {
-	t.Parallel()
-	q, unlock, acquired := farBehind(t)
-	for _, waiter := range q.all {
-		q.givesUp(waiter)
-	}
-	start := time.Now()
-	q.Must(q.Rdb.Del(t.Context(), q.LockName).Err())
-	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 3*record.FairHeartbeat))
-	unlock()
-}
-
 // All in front leave at once but one, which is granted the lock and never learns of it. The next waiter was far behind
-// when it last asked, and has the lock as soon as the grant has expired.
+// when it last asked. It finds that the grant has expired when it asks again.
 func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	t.Parallel()
 	q, unlock, acquired := farBehind(t)
@@ -195,6 +181,6 @@ func TestFairGrantThatExpiresIsNoticedByAWaiterThatWasFarBehind(t *testing.T) {
 	q.Must(locktest.Second(pipe.Exec(q.Context())))
 	start := time.Now()
 	q.Must(locktest.Second(locktest.Send(q.client, q.lock.Release(contract.Release{Field: locktest.JavaOther + ":1"}))))
-	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 5*time.Second+2*record.FairHeartbeat))
+	assert.Less(t, (<-acquired).Sub(start), testredis.Scale(start, 5*time.Second+9*record.FairHeartbeat))
 	unlock()
 }

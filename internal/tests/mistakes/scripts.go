@@ -71,8 +71,8 @@ var Scripts = []Mistake{
 	},
 	{
 		Name:    "queueWithoutALease",
-		Omits:   "The queue of a fair lock expires while only relock waits.",
-		Changes: []Change{{"set_lease(q, tonumber(timeout))", ""}},
+		Omits:   "The queue of a fair lock expires.",
+		Changes: []Change{{"redis.call('pexpire', q.timeouts, queue_life)", ""}},
 	},
 	{
 		Name:    "overdueNotPassedOver",
