@@ -21,16 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// C1: to lock and unlock a free lock takes one request each, and no subscription.
-func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.unlock(1)
-		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
-		assert.Zero(t, e.redis.PubSub.Dials(), "subscription connections")
-	})
-}
-
 // TryLock sends no request while another owner of the process holds the lock.
 func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

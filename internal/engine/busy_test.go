@@ -12,53 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
-
-// The rule of busy.go: the newest fact decides, and Redis must not be the reason.
-func TestLockIsBusyByTheNewestFact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		const second, within, late = time.Second, send.MinWait, send.MinWait + 1
-		reply := func(ttl time.Duration) *blocker { return &blocker{at: start, ttl: ttl} }
-		asked := func(ago time.Duration) inquiry { return inquiry{due: start.Add(5*second - ago + send.MinWait)} }
-		looked := func(held bool, ago time.Duration) poller.Look {
-			l := poller.Look{Held: held}
-			if ago > 0 {
-				l.Asked = start.Add(5*second - ago)
-			}
-			return l
-		}
-		for _, test := range []struct {
-			name   string
-			found  findings // five seconds after the reply
-			holder bool
-			busy   bool
-		}{
-			{"nothing is known", findings{}, false, false},
-			{"a reply", findings{reply: reply(25 * second)}, false, true},
-			{"a reply without a lease", findings{reply: reply(-1)}, false, true},
-			{"a reply whose lease has expired", findings{reply: reply(5*second - within)}, false, false},
-			{"a reply whose lease has just expired", findings{reply: reply(5*second - within + 1)}, false, true},
-			{"a reply whose lease has expired, and a poll", findings{reply: reply(1), look: looked(false, within)}, false, true},
-			{"others are ahead", findings{reply: &blocker{at: start, ttl: second, ahead: true}}, false, true},
-			{"a reply with another reason", findings{reply: &blocker{ttl: -1, cause: errors.New("nodes")}}, false, false},
-			{"a request under way", findings{reply: reply(-1), request: asked(within)}, false, true},
-			{"a request without an answer", findings{reply: reply(-1), request: asked(late)}, false, false},
-			{"the poller found it held", findings{reply: reply(second), look: looked(true, 0)}, false, true},
-			{"the poller found it free", findings{reply: reply(second), look: looked(false, 0)}, false, false},
-			{"the poller asks", findings{reply: reply(-1), look: looked(true, within)}, false, true},
-			{"the poller has no answer", findings{reply: reply(-1), look: looked(true, late)}, false, false},
-			{"a caller here has no answer yet", findings{behind: "x", request: asked(within), unseen: true}, false, false},
-			{"a caller here asks for what another one had", findings{behind: "x", request: asked(within)}, false, true},
-			{"a hold here, and an old reply", findings{reply: reply(second)}, true, true},
-			{"a caller here had an old reply", findings{behind: "x", reply: reply(second)}, false, false},
-		} {
-			assert.Equal(t, test.busy, test.found.busyAt(start.Add(5*second), test.holder), test.name)
-		}
-	})
-}
 
 // A scene is what happens to the lock x until the time of a caller is up.
 type scene struct {

@@ -111,26 +111,3 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 		e.unlock(1)
 	})
 }
-
-// The Err of a guard is set as soon as its hold is marked as lost. The goroutine that marks the hold cancels the guards
-// afterwards, and the scheduler may delay it for any time.
-func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		guarded := e.guarded(1)
-		s := e.retain("x")
-		defer s.release()
-		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
-		var guards guard.Ends
-		s.locked(func() { // the state in which lose unlocks the mutex
-			h.lostLocked(false)
-			h.loss, guards = LossError(ErrExpired), h.guards.Take()
-		})
-		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
-		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		guards.EndAll(nil)
-		e.watchdog.Remove(&h.record.lease)
-		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		e.deleteRecord()
-	})
-}

@@ -31,19 +31,6 @@ func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field strin
 	return h, field
 }
 
-// A late answer to an attempt is read with the target of that attempt, although the operation has made another one.
-func TestEachAttemptHasOrphansOfItsOwn(t *testing.T) {
-	op, asked := new(acquireOp), []target{{hold: new(hold)}, {hold: new(hold)}, {hold: new(hold)}}
-	var handlers []*orphans
-	for _, t := range asked {
-		handlers = append(handlers, op.orphansOf(t))
-	}
-	for i, of := range asked {
-		assert.Same(t, of.hold, handlers[i].target.hold, "attempt %d", i+1)
-		assert.Same(t, op, handlers[i].acquireOp)
-	}
-}
-
 // A late grant is needed for as long as a hold of this process has its field: also if the hold for which it was asked
 // has ended, and others share the record.
 func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
@@ -318,23 +305,6 @@ func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		assert.False(t, h.Field().InUse())
 		e.assertFree()
-	})
-}
-
-// A late grant for a hold that was lost is not needed, before and after its owner has learned of the loss.
-func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		for _, cause := range []error{errGone, ErrExpired} {
-			e.lock(1)
-			h, field := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
-			assert.True(t, h.needs(field))
-			e.deleteRecord()
-			h.record.lease.SetValidUntil(e.watchdog.Now())
-			h.lose(cause)
-			assert.False(t, h.needs(field), "%v", cause)
-			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-			assert.False(t, h.needs(field), "%v: the loss was reported", cause)
-		}
 	})
 }
 

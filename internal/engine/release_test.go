@@ -15,7 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -432,20 +431,6 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 		e.heal()
 		time.Sleep(2 * time.Minute)
 		e.assertFree()
-	})
-}
-
-// In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for
-// no owner, what no owner can release.
-func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
-	defer func(before bool) { tenancy.Strict = before }(tenancy.Strict)
-	tenancy.Strict = false
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.Field().Leave() })
-		e.unlock(1)
-		e.assertFree()
-		assert.Zero(t, e.leases(), "leases")
 	})
 }
 

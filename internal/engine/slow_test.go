@@ -257,33 +257,6 @@ func TestLongWaitsAreOneLineForEachName(t *testing.T) {
 	})
 }
 
-// Where each caller waits for somewhat too long, the lock stays slow, though no single wait doubles: the lines become
-// rarer all the same.
-func TestLockThatStaysSlowIsReportedMoreAndMoreRarely(t *testing.T) {
-	t.Parallel()
-	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
-		e.lock(1)
-		next := e.lockLater(2)
-		for o := Owner(2); o < 60; o++ {
-			pass(700 * time.Millisecond)
-			after := e.lockLater(o + 1)
-			pass(700 * time.Millisecond)
-			e.unlock(o - 1)
-			<-next
-			next = after
-		}
-		holds, waits, _ := l.lines()
-		assert.Zero(t, holds)
-		assert.True(t, waits >= 6 && waits <= 8, "%d lines in 81s: the waits last for 2.1s", waits)
-		pass(10 * time.Second)
-		_, more, _ := l.lines()
-		assert.Equal(t, waits+2, more, "a wait that lasts much longer is reported at once: after 4s or 5s, and 9s")
-		e.unlock(59)
-		<-next
-		e.unlock(60)
-	})
-}
-
 // The holder is looked up by the Watch: a caller neither waits for it nor notices that it hangs.
 func TestHolderIsLookedUpWithoutTheWaiter(t *testing.T) {
 	t.Parallel()

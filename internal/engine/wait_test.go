@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -41,35 +40,5 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 		e.heal()
 		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
 		e.assertFree("the lock is still held")
-	})
-}
-
-func TestEngineWaitEndsWithItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := e.another()
-		other.lock(1)
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(context.Background())
-		time.AfterFunc(1234*time.Millisecond, func() { cancel(mine) })
-		start := time.Now()
-		err := e.misses(ctx, 2, Request{Wait: forever})
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.ErrorIs(t, err, mine)
-		assert.Equal(t, 1234*time.Millisecond, time.Since(start))
-		deadline, done := context.WithTimeout(context.Background(), time.Second)
-		defer done()
-		err = e.misses(deadline, 2, Request{Wait: time.Hour})
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		other.unlock(1)
-	})
-}
-
-func TestEngineSendsNothingForAnEndedContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		err := e.misses(ctx, 1, Request{Wait: forever})
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Zero(t, len(e.redis.Requests), "requests")
 	})
 }

@@ -318,18 +318,6 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-func TestErrorsCutLongNames(t *testing.T) {
-	for name, want := range map[string]string{
-		"x":                           `"x"`,
-		"new\nline":                   `"new\nline"`,
-		strings.Repeat("x", 64):       `"` + strings.Repeat("x", 64) + `"`,
-		strings.Repeat("x", 65):       `"` + strings.Repeat("x", 64) + `"… (65 bytes)`,
-		strings.Repeat("x", 63) + "é": `"` + strings.Repeat("x", 63) + `"… (65 bytes)`,
-	} {
-		assert.Equal(t, want, send.ShortName(name))
-	}
-}
-
 func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
@@ -696,42 +684,6 @@ func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
 			}
 			b.Must(b.Rdb.Del(ctx, b.LockName).Err())
 		}
-	})
-}
-
-// A fair lock with waiters is released by a script of its own.
-func TestForceUnlockOfAnInspectionOfAFairLock(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
-		b := locktest.NewBench(t, addr)
-		one, two, operator := b.Client(), b.Client(), b.Client()
-		first, err := one.NewFairLock(b.LockName).Acquire(ctx)
-		b.Must(err)
-		next := make(chan *Hold, 1)
-		go func() {
-			h, _ := two.NewFairLock(b.LockName).Acquire(ctx)
-			next <- h
-		}()
-		var seen Inspection
-		testredis.Await(b, "the waiter is in the queue", locktest.Soon, func() bool {
-			seen, err = operator.Inspect(ctx, b.LockName)
-			return err == nil && seen.Type == TypeFair && seen.Waiting == 1
-		})
-		other := seen
-		other.Holders = slices.Clone(seen.Holders)
-		other.Holders[0].Field += "0"
-		freed, err := operator.ForceUnlock(ctx, other)
-		b.Must(err)
-		assert.False(b, freed, "the lock has another holder")
-		freed, err = operator.ForceUnlock(ctx, seen)
-		b.Must(err)
-		assert.True(b, freed)
-		second := locktest.Await(b, "the waiter acquires the lock", next)
-		b.MustBe(first.Release(ctx), ErrLockLost)
-		freed, err = operator.ForceUnlock(ctx, seen)
-		b.Must(err)
-		assert.False(b, freed, "the next holder has it")
-		b.Must(second.Release(ctx))
 	})
 }
 

@@ -56,7 +56,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 				waitgroup.Go(&all, func() {
 					for range 8 {
 						assert.NoError(b, e.Lead(ctx, func(within context.Context) error {
-							together.visit(b, true, 0)
+							together.visit(b, true)
 							number, err := e.Token(within)
 							mu.Lock()
 							defer mu.Unlock()

@@ -175,43 +175,6 @@ func (q *fairQueue) check(what string) {
 	}
 }
 
-// Waiters that give up at the same time, as with a common deadline, or when a process ends, cost the same however many
-// wait. With Java in the queue its waiters count, and no others.
-func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
-	t.Parallel()
-	const many = 2000
-	for what, add := range map[string]func(q *fairQueue){
-		"only relock":     func(q *fairQueue) { q.join(false, many) },
-		"one Java waiter": func(q *fairQueue) { q.join(false, many); q.join(true, 1) },
-		"a few Java waiters": func(q *fairQueue) {
-			for range 5 {
-				q.join(true, 1)
-				q.join(false, many/5)
-			}
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-			add(q)
-			begin, check := q.WatchBusy(2 * locktest.MostBusy) // one at a time, they cost half of it if the machine is busy
-			begin()
-			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
-			written := q.CommandRuns("zadd")
-			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 120, "commands of the first one, which looks at the 32 behind it")
-			assert.LessOrEqual(t, q.CommandRuns("zadd")-written, 2, "writes of timeouts")
-			q.leave(first)
-			for _, waiter := range slices.Clone(q.all) {
-				if !q.isJava(waiter) {
-					q.givesUp(waiter)
-					q.leave(waiter)
-				}
-			}
-			check("all of them give up")
-			q.check("all of relock have left")
-		})
-	}
-}
-
 // A process with many waiters has crashed, and a Java service waits behind them: the release removes all of them, and
 // walks through the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {

@@ -75,24 +75,6 @@ func (q *servedQueue) wantOrder(want ...string) {
 	assert.Equal(q, want, q.got, "served")
 }
 
-func TestFairOrderHoldsAcrossClients(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
-		held := q.Client().NewFairLock(q.LockName)
-		q.Must(held.Lock(ctx))
-		clients := []*Client{q.Client(), q.Client(), q.Client(), q.Client()}
-		var want []string
-		for i := range 24 {
-			name := fmt.Sprint(i)
-			q.join(ctx, clients[locktest.NewRand(i).IntN(4)].NewFairLock(q.LockName), name)
-			want = append(want, name)
-		}
-		q.Must(held.Unlock(ctx))
-		q.wantOrder(want...)
-	})
-}
-
 func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
@@ -139,24 +121,6 @@ func (q *servedQueue) served() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.got)
-}
-
-func TestFairReentryDoesNotQueue(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
-		l := q.Client().NewFairLock(q.LockName)
-		q.Must(l.Lock(ctx))
-		q.join(ctx, q.Client().NewFairLock(q.LockName), "other")
-		q.Must(l.Lock(ctx))
-		q.Tries(l, true)
-		q.Holds(l, 3)
-		assert.Len(t, q.Queue(), 1, "in the queue")
-		for range 3 {
-			q.Must(l.Unlock(ctx))
-		}
-		q.wantOrder("other")
-	})
 }
 
 // While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
@@ -230,25 +194,4 @@ func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b.Must(held.Unlock(ctx))
 	q.wantOrder("first", "second")
 	rule.Release()
-}
-
-// A TryLock without a wait leaves nothing in the queue, and therefore is one request.
-func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	held := b.Client().NewFairLock(b.LockName)
-	b.Must(held.Lock(ctx))
-	rdb := testredis.Client(b, b.Addr)
-	sent := new(locktest.Counter)
-	rdb.AddHook(sent)
-	l := b.ClientOn(rdb).NewFairLock(b.LockName)
-	ok, err := l.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok) // Redis knows the script from here on
-	before := sent.N.Load()
-	ok, err = l.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	assert.Equal(t, int64(1), sent.N.Load()-before, "requests")
-	b.Must(held.Unlock(ctx))
 }

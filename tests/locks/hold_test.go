@@ -215,50 +215,6 @@ func (s suite) holdTests() []suiteTest {
 			b.MustBe(err, ErrClosed)
 			b.Must(left.Release(ctx))
 		}},
-		{"HoldLossEndsTheContext", func(b *locktest.Bench) {
-			l := newLock(b.Client(WithWatchdogTimeout(1500*time.Millisecond)), b.LockName)
-			h := b.Hold(l)
-			within := h.Context()
-			b.Forget()
-			b.Ends(within, ErrLockLost)
-			require.Same(b, within, h.Context())
-			err := h.Release(ctx)
-			b.MustBe(err, ErrLockLost)
-			assert.ErrorContains(b, err, "release")
-			err = h.Release(ctx)
-			b.MustBe(err, ErrNotHeld)
-			assert.NotErrorIs(b, err, ErrLockLost, "the second Release")
-			b.Must(b.Hold(l).Release(ctx))
-		}},
-		{"HoldAtClose", func(b *locktest.Bench) {
-			c := b.Client()
-			l := newLock(c, b.LockName)
-			h := b.Hold(l)
-			within := h.Context()
-			b.Must(c.Close())
-			b.Ends(within, ErrClosed)
-			_, err := l.(Acquirer).Acquire(ctx)
-			b.MustBe(err, ErrClosed)
-			assert.ErrorContains(b, err, "acquire")
-			_, _, err = l.(Acquirer).TryAcquire(ctx, 0, 0)
-			b.MustBe(err, ErrClosed)
-			b.Must(h.Release(ctx))
-			b.IsLocked(newLock(b.Client(), b.LockName), false)
-		}},
-		{"HoldLeaseLapses", func(b *locktest.Bench) {
-			const lease = 600 * time.Millisecond
-			l, next := newLock(b.Client(), b.LockName), rival(b.Client(), b.LockName)
-			start := time.Now()
-			h := b.HoldFor(l, lease)
-			within := h.Context()
-			after := b.Hold(next)
-			assert.GreaterOrEqual(b, time.Since(start), lease-lease/10, "the next owner got the lock before the lease was over")
-			b.Ends(within, ErrLockLost)
-			b.MustBe(h.Extend(ctx, time.Minute), ErrLockLost)
-			b.MustBe(h.Release(ctx), ErrLockLost)
-			b.Must(after.Context().Err())
-			b.Must(after.Release(ctx))
-		}},
 		{"HoldIsExtended", func(b *locktest.Bench) {
 			const lease = 2 * time.Second
 			l := newLock(b.Client(), b.LockName)
@@ -329,19 +285,6 @@ func (s suite) holdTests() []suiteTest {
 			}
 			b.IsLocked(rival(b.Client(), b.LockName), true) // and nothing of the holder was released
 			b.Must(held.Release(ctx))
-		}},
-		{"AcquireEndsWithCtx", func(b *locktest.Bench) {
-			held := b.Hold(rival(b.Client(), b.LockName))
-			l := newLock(b.Client(), b.LockName).(Acquirer)
-			deadline, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
-			defer cancel()
-			h, err := l.Acquire(deadline)
-			b.MustBe(err, context.DeadlineExceeded)
-			assert.ErrorContains(b, err, "acquire")
-			assert.ErrorContains(b, err, b.LockName)
-			assert.Nil(b, h)
-			b.Must(held.Release(ctx))
-			b.Must(b.HoldFor(newLock(b.Client(), b.LockName), 0).Release(ctx)) // and nothing is left: see newBench
 		}},
 		{"HoldBadInput", func(b *locktest.Bench) {
 			c := b.Client()

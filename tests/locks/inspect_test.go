@@ -8,7 +8,6 @@ package locks
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,46 +234,6 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	b.Must(other.Unlock(them))
 }
 
-func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
-		for text, make := range map[string]func(b *locktest.Bench) error{
-			`" holds a string that`: func(b *locktest.Bench) error { return b.Rdb.Set(ctx, b.LockName, "a string", 0).Err() },
-			`" holds a set that`:    func(b *locktest.Bench) error { return b.Rdb.SAdd(ctx, b.LockName, "a set").Err() },
-			`"redisson_lock_queue:{`: func(b *locktest.Bench) error {
-				return b.Rdb.Set(ctx, "redisson_lock_queue:{"+b.LockName+"}", "a string", 0).Err()
-			},
-			`"redisson_lock_timeout:{`: func(b *locktest.Bench) error {
-				return b.Rdb.RPush(ctx, "redisson_lock_timeout:{"+b.LockName+"}", "a list").Err()
-			},
-			`"relock_line:{`: func(b *locktest.Bench) error { // of a semaphore
-				b.Must(b.Rdb.Set(ctx, b.LockName, 3, 0).Err())
-				return b.Rdb.Set(ctx, record.LineKeys(b.LockName)[0], "a string", time.Minute).Err()
-			},
-			`holds a hash that is not a lock (field "colour")`: func(b *locktest.Bench) error {
-				return b.Rdb.HSet(ctx, b.LockName, "colour", "red", locktest.JavaThread, 7).Err()
-			},
-			`holds a hash that is not a lock (field "n")`: func(b *locktest.Bench) error { return b.Rdb.HSet(ctx, b.LockName, "n", 0).Err() },
-			`holds a hash that is not a lock (field "mode")`: func(b *locktest.Bench) error {
-				return b.Rdb.HSet(ctx, b.LockName, "mode", "dark"+strings.Repeat("!", 500), "n", math.MaxInt64).Err()
-			},
-			`holds a token counter that is not a number`: func(b *locktest.Bench) error {
-				return b.Rdb.Set(ctx, "redisson_lock_token:{"+b.LockName+"}", "many", 0).Err()
-			},
-		} {
-			b := locktest.NewBench(t, addr)
-			b.Must(make(b))
-			_, err := b.Client().Inspect(ctx, b.LockName)
-			assert.ErrorIs(t, err, ErrNotALock, text)
-			assert.ErrorContains(t, err, text, text)
-			assert.ErrorContains(t, err, strconv.Quote(b.LockName), text)
-			require.Error(t, err, text)
-			assert.LessOrEqual(t, len(err.Error()), 300, text)
-			b.Forget()
-		}
-	})
-}
-
 func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c, ctx := b.Client(), context.Background()
@@ -295,40 +254,6 @@ func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b.Must(c.Close())
 	_, err = c.Inspect(ctx, b.LockName)
 	assert.ErrorIs(t, err, ErrClosed)
-}
-
-func TestInspectWorksOnACluster(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewClusterBench(t, testredis.StartCluster(t, 3, 0))
-	c, ctx := b.Client(), context.Background()
-	for _, name := range []string{b.LockName, "{" + b.LockName + "}:x", b.LockName + "-c"} {
-		lock := c.NewLock(name)
-		b.Must(lock.Lock(ctx))
-		i, err := c.Inspect(ctx, name)
-		require.NoError(t, err)
-		assert.Equal(t, TypeLock, i.Type)
-		assert.Len(t, i.Holders, 1)
-		waits := b.Client().NewLock(name)
-		got := b.StartWaiter(waits)
-		testredis.Await(t, "one waits, and is subscribed in its shard", locktest.ClusterSoon, func() bool {
-			i, err := c.Inspect(ctx, name)
-			return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
-		})
-		b.Must(lock.Unlock(ctx))
-		b.Must(<-got)
-		b.Must(locktest.Second(waits.ForceUnlock(ctx)))
-
-		rw := c.NewRWLock(name).Read()
-		b.Must(rw.LockLease(ctx, time.Hour))
-		i, err = c.Inspect(ctx, name)
-		require.NoError(t, err)
-		assert.Equal(t, TypeReadWrite, i.Type)
-		require.Len(t, i.Holders, 1)
-		assert.True(t, about(i.Holders[0].Remaining, time.Hour), "lease %v", i.Holders[0].Remaining)
-		b.Must(rw.Unlock(ctx))
-	}
-	_, err := c.Inspect(ctx, "{}"+b.LockName)
-	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
 }
 
 // The result of Inspect is bounded, and costs no more than linear time.

@@ -80,28 +80,6 @@ func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 	}
 }
 
-// After its minimum time the lock is released like any other: the key is deleted at once.
-func TestMinHoldReleasesAtOnceAfterItsTime(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	addr := testredis.Start(t).Addr()
-	for _, c := range limitedLocks {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewBench(t, addr)
-			l := c.make(b.Client(), b.LockName, MinHold(time.Millisecond))
-			require.NoError(t, l.Lock(ctx))
-			require.NoError(t, l.Lock(ctx))
-			require.NoError(t, l.Unlock(ctx))
-			<-time.After(5 * time.Millisecond)
-			require.NoError(t, l.Unlock(ctx))
-			locked, err := l.IsLocked(ctx)
-			require.NoError(t, err)
-			assert.False(t, locked)
-		})
-	}
-}
-
 // The write lock keeps its record in the same hash as the read lock of its owner, whose lease it must not shorten.
 func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	t.Parallel()
@@ -126,23 +104,6 @@ func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), time.Second)
 	require.NoError(t, other.Read().Unlock(ctx))
 	require.NoError(t, rw.Read().Unlock(ctx))
-}
-
-// If a MultiLock cannot acquire all of its locks, the minimum time of none of them applies.
-func TestMinHoldDoesNotKeepWhatAMultiLockRollsBack(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c, rival := b.Client(), b.Client()
-	require.NoError(t, rival.NewFairLock(b.LockName+":b").Lock(ctx))
-	multi := c.NewMultiLock(c.NewFairLock(b.LockName+":a", MinHold(time.Hour)), c.NewFairLock(b.LockName+":b"))
-	ok, err := multi.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	locked, err := rival.NewFairLock(b.LockName + ":a").IsLocked(ctx)
-	require.NoError(t, err)
-	assert.False(t, locked)
-	require.NoError(t, rival.NewFairLock(b.LockName+":b").Unlock(ctx))
 }
 
 // The same with a clock that advances between the moment at which a renewal counts as sent and the request: the last

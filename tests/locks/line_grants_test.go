@@ -68,53 +68,6 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-// A critical section of a process that stays subscribed costs one request and one release, however many processes wait.
-func TestLineCostsTwoScriptsASection(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	const clients, warm, sections = 6, 10, 60
-	var ready, all sync.WaitGroup
-	ready.Add(clients)
-	begin := make(chan struct{})
-	var order []int // guarded by the lock
-	for i := range clients {
-		c := contender(b)
-		waitgroup.Go(&all, func() {
-			visit := func() {
-				assert.NoError(b, c.lock.Lock(c.owner))
-				order = append(order, i)
-				time.Sleep(2 * time.Millisecond) // the work, while the others enter the line
-				assert.NoError(b, c.lock.Unlock(c.owner))
-			}
-			for range warm {
-				visit()
-			}
-			ready.Done()
-			<-begin
-			for range sections {
-				visit()
-			}
-		})
-	}
-	ready.Wait()
-	before := b.ScriptRuns()
-	order = nil
-	close(begin)
-	all.Wait()
-	runs := float64(b.ScriptRuns()-before) / (clients * sections)
-	b.Logf("%.2f scripts a section", runs)
-	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
-	overtaken := 0
-	for i := range len(order) - clients {
-		round := slices.Clone(order[i : i+clients])
-		slices.Sort(round)
-		if len(slices.Compact(round)) < clients && i+clients < clients*(sections-1) {
-			overtaken++
-		}
-	}
-	assert.LessOrEqual(b, overtaken, clients*sections/10, "rounds in which a client came twice, and another one not")
-}
-
 // A grant for a request that was sent a moment ago is used without a further request.
 func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
@@ -126,59 +79,6 @@ func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 		assert.Equal(b, asked, c.scripts.N.Load(), "scripts")
 		c.unlocks()
 		assert.Empty(b, b.Holder(), "the record")
-	})
-}
-
-// The validity of a grant begins when the request that it names was sent. A grant whose lease may have expired since is
-// not used: the caller asks Redis, which returns the current holder.
-func TestLineOldGrantIsNotBelieved(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		const lease = 500
-		m := b.Manual().Takes()
-		c := contender(b, WithWatchdogTimeout(lease*time.Millisecond)).joins()
-		joined, asked := time.Now(), c.settled()
-		p := placeOf(c.Bench, c.client.ID())
-		require.Equal(b, lease, p.Lease, "the lease of the place")
-		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
-		c.tell(b.Rdb, p.Field, p.Asked, lease) // it was delayed for that long; m holds the lock by now
-		c.awaitScripts(asked + 1)
-		c.waits()
-		assert.Equal(b, m.Field, b.Holder(), "the holder")
-
-		// If the record agrees with the message, the request confirms it, with the whole lease.
-		p, asked = placeOf(c.Bench, c.client.ID()), c.settled()
-		joined = time.Now()
-		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
-		c.isGranted(p.Asked, lease)
-		c.gets()
-		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
-		c.unlocks()
-	})
-}
-
-// A grant of which less than half of an explicit lease remains is confirmed by a request, which restores the lease.
-func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		const lease = 1000
-		b.Manual().Takes()
-		c := contender(b)
-		go func() { c.got <- c.lock.LockLease(c.owner, lease*time.Millisecond) }()
-		c.joined()
-		joined, asked := time.Now(), c.settled()
-		p := placeOf(c.Bench, c.client.ID())
-		testredis.Await(
-			b,
-			"more than half of the lease has passed",
-			locktest.Soon,
-			func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 },
-		)
-		c.isGranted(p.Asked, lease)
-		c.gets()
-		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
-		guarded, err := c.lock.Guard(c.owner)
-		b.Must(err)
-		locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease*time.Millisecond/2)
-		c.unlocks()
 	})
 }
 
@@ -234,24 +134,6 @@ func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
 			c.unlocks()
 			c.joins()
 		}
-		m.Release(false)
-		c.gets().unlocks()
-	})
-}
-
-// The grants of a Client that was late last no shorter than those of others, although its watchdog timeout is shorter than
-// they are.
-func TestLineGrantsToALateClientAreNotShorter(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		m, c := b.Manual().Takes(), contender(b, WithWatchdogTimeout(time.Second))
-		go func() { c.got <- c.lock.LockLease(c.owner, time.Minute) }()
-		c.joined()
-		asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
-		require.Equal(b, 5000, p.Lease)
-		c.tell(b.Rdb, p.Field, p.Asked+1, 5000) // it comes too late: m holds the lock by now
-		c.awaitScripts(asked + 1)
-		c.settled()
-		assert.GreaterOrEqual(b, placeOf(c.Bench, c.client.ID()).Lease, 5000)
 		m.Release(false)
 		c.gets().unlocks()
 	})

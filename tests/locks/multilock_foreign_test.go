@@ -75,7 +75,7 @@ func TestMultiLockOfForeignLockers(t *testing.T) {
 	newLock := func(c *Client, name string) Locker {
 		return c.NewMultiLock(locktest.StubLocker{Locker: c.NewLock(name + "-b")}, c.NewLock(name))
 	}
-	suite{newLock: newLock, rival: newLock, without: "LapsedLeaseNeedsNoUnlock"}.run(t)
+	suite{newLock: newLock, rival: newLock}.run(t)
 }
 
 // A guardless is a foreign Locker that grants every request and guards nothing.

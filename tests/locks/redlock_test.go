@@ -141,35 +141,6 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 	}
 }
 
-// Callers of one process find all servers paused. None of them is told that other owners have the lock: they have only
-// met each other.
-func TestRedLockOfPausedServersIsNotBusy(t *testing.T) {
-	b := newRedBench(t)
-	ctx := context.Background()
-	l := lock(b, WithRedLockNodeTimeout(200*time.Millisecond))
-	b.Must(l.Do(ctx, nothing)) // there are connections
-	for _, s := range b.Servers {
-		s.Freeze()
-	}
-	for _, wait := range []time.Duration{150 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Second} {
-		ended := make(chan error)
-		for i := range 3 {
-			go func() {
-				short, cancel := context.WithTimeout(ctx, wait+time.Duration(i)*20*time.Millisecond)
-				defer cancel()
-				ended <- l.Lock(short)
-			}()
-		}
-		for range 3 {
-			err := <-ended
-			b.MustBe(err, context.DeadlineExceeded)
-			assert.NotErrorIs(t, err, ErrBusy, "a wait of %v", wait)
-			assert.NotContains(t, err.Error(), "other owners", "a wait of %v", wait)
-		}
-	}
-	back(b, false, b.Servers...)
-}
-
 // The guard of the holder ends when only a minority is valid, and not before.
 func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b := newRedBench(t)

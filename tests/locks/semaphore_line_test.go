@@ -208,38 +208,6 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	})
 }
 
-// A critical section costs one request and one release, however many processes wait.
-func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	b.Must(b.Client().NewSemaphore(b.LockName, 1).SetPermits(context.Background(), 2))
-	const clients, warm, sections = 8, 10, 50
-	var ready, all sync.WaitGroup
-	ready.Add(clients)
-	begin := make(chan struct{})
-	for range clients {
-		c := newPermitContender(b)
-		waitgroup.Go(&all, func() {
-			for n := range warm + sections {
-				if n == warm {
-					ready.Done()
-					<-begin
-				}
-				assert.NoError(b, c.s.Lock(c.owner))
-				time.Sleep(2 * time.Millisecond) // the work
-				assert.NoError(b, c.s.Unlock(c.owner))
-			}
-		})
-	}
-	ready.Wait()
-	before := b.ScriptRuns()
-	close(begin)
-	all.Wait()
-	runs := float64(b.ScriptRuns()-before) / (clients * sections)
-	b.Logf("%.2f scripts a section", runs)
-	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
-}
-
 // A grant whose message is lost is found when the process asks, within the poll interval.
 func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *locktest.Bench, s *Semaphore) {

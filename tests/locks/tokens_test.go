@@ -310,65 +310,6 @@ func TestTokensGrowWhileTheClockSteps(t *testing.T) {
 	crowd.passes()
 }
 
-// S3 and S6: the answer with the block is lost, or comes when another try was answered: no token is given twice, none
-// of the blocks that no hold has had comes later, and later draws are above all of them.
-func TestLostBlockGivesNoTokenTwice(t *testing.T) {
-	t.Parallel()
-	for what, fault := range map[string]testredis.Fault{
-		"lost":     testredis.LoseReply,
-		"late":     testredis.DelayReply(1500 * time.Millisecond),
-		"run late": testredis.DelayRequest(1500 * time.Millisecond),
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			server := locktest.OneRedis(t)
-			locktest.OnFaultLocks(t, server, func(b *locktest.FaultBench, k locktest.FaultLock) {
-				if k.Name != "fenced" {
-					b.Skip("it has no tokens, or draws no block")
-				}
-				ours := b.PatientClient(WithHandoffWindow(time.Hour)).NewLock(b.LockName, Fenced())
-				until := time.Now().Add(3 * time.Second)
-				crowd := crowd(b.Bench, ours, 100, func(int, context.Context) {
-					if time.Now().Before(until) {
-						time.Sleep(30 * time.Millisecond) // the late answer comes while tokens of a block are used
-					}
-				})
-				rule := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), fault).Times(1)
-				tokens := crowd.passes()
-				require.Equal(b, 1, rule.Count(), "nothing was lost")
-				theirs := nextToken(b.Bench, b.Direct.NewLock(b.LockName, Fenced()))
-				assert.Greater(b, theirs, tokens[len(tokens)-1], "the token of another process")
-				assert.Greater(b, nextToken(b.Bench, ours), theirs, "the next token of this process")
-			})
-		})
-	}
-}
-
-// S6: Java draws with INCR, for the lock that it holds, and whatever another program adds to the counter meanwhile.
-func TestTokensGrowBesideJava(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		java := func() int64 {
-			n, err := b.Rdb.Incr(context.Background(), record.TokenKey(b.LockName)).Result()
-			assert.NoError(b, err)
-			return n
-		}
-		ours, last := of(b.Client(WithHandoffWindow(time.Hour))), int64(0)
-		for range 3 {
-			crowd := crowd(b, ours, 10, func(n int, _ context.Context) {
-				if n == 5 {
-					last = java()
-				}
-			})
-			assert.Greater(b, crowd.tokens[0], last, "the first token after those of Java")
-			crowd.passes()
-			end := b.Counter()
-			last = java()
-			assert.Greater(b, last, end, "a token of Java after a block")
-		}
-	})
-}
-
 // A forced release by another process is noticed at the end of the window: until then the holds that are handed off
 // keep to their block, whose tokens are below that of the new holder, so that the resource refuses them. Afterwards
 // tokens go on above.
@@ -420,27 +361,6 @@ func TestTakeoverOfALostRecordIsGrantedAToken(t *testing.T) {
 		crowd.all.Wait()
 		assert.IsIncreasing(b, crowd.tokens, "tokens in the order of the holds")
 		assert.Greater(b, crowd.tokens[1], theirs, "the token after that of the other process")
-	})
-}
-
-// A forced release by this process ends the hold and its block at once: the next hold draws a token again.
-func TestForcedReleaseHereEndsTheBlock(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		ours, end := of(b.Client(WithHandoffWindow(time.Hour))), int64(0)
-		crowd := crowd(b, ours, 10, func(n int, owner context.Context) {
-			if n == 5 {
-				end = b.Counter()
-				forced, err := ours.ForceUnlock(owner)
-				assert.NoError(b, err)
-				assert.True(b, forced)
-			}
-		})
-		crowd.lossy = true
-		time.Sleep(5 * time.Millisecond)
-		tokens := crowd.passes()
-		assert.Less(b, tokens[5], end, "there was a rest of the block")
-		assert.Greater(b, tokens[6], end, "the token of the next hold")
 	})
 }
 
@@ -539,30 +459,5 @@ func TestInspectShowsTheTokenOfAHoldHere(t *testing.T) {
 		i, err := c.Inspect(context.Background(), b.LockName)
 		b.Must(err)
 		assert.Equal(b, b.Counter(), i.Token, "of a lock that is free")
-	})
-}
-
-// tokenWatcher notes the tokens of acquired events.
-type tokenWatcher struct {
-	NopObserver
-	mu     sync.Mutex
-	tokens []int64
-}
-
-func (w *tokenWatcher) Acquired(_ context.Context, e AcquiredEvent) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tokens = append(w.tokens, e.Token)
-}
-
-// An event of a hold that was handed off has its token.
-func TestEventOfAHandoffHasItsToken(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		w := new(tokenWatcher)
-		tokens := crowd(b, of(b.Client(WithHandoffWindow(time.Hour), WithObserver(w))), 10, nil).passes()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		assert.ElementsMatch(b, tokens, w.tokens)
 	})
 }
