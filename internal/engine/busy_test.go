@@ -23,14 +23,14 @@ type scene struct {
 
 // elsewhere makes the other process hold the lock; a lease of 0 is renewed.
 func (s *scene) elsewhere(lease time.Duration) {
-	ok, err := s.other.lockWith(context.Background(), 9, leased(lease))
+	ok, err := s.other.lockWith(ctx, 9, leased(lease))
 	assert.NoError(s.t, err)
 	assert.True(s.t, ok)
 }
 
 // ahead starts another caller of the same process, which waits in front.
 func (s *scene) ahead() {
-	go func() { _, _ = s.lockWith(context.Background(), 3, Request{Wait: forever}) }()
+	go func() { _, _ = s.lockWith(ctx, 3, Request{Wait: forever}) }()
 	synctest.Wait()
 }
 
@@ -121,7 +121,7 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 						time.Sleep(2 * time.Hour)
 					}()
 					test.play(s)
-					ctx, cancel := context.WithCancel(context.Background())
+					ctx, cancel := context.WithCancel(ctx)
 					defer cancel()
 					request := Request{Wait: test.lasts}
 					if by != "time" {
@@ -150,10 +150,10 @@ func TestClosedClientIsNotBusy(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := e.another()
 		other.lock(1)
-		within, stop := e.UntilClosed(context.Background())
+		within, stop := e.UntilClosed(ctx)
 		defer stop()
 		errs := make(chan error, 2)
-		for o, ctx := range map[Owner]context.Context{2: context.Background(), 3: within} {
+		for o, ctx := range map[Owner]context.Context{2: ctx, 3: within} {
 			go func() {
 				_, err := e.lockWith(ctx, o, Request{Wait: forever})
 				errs <- err
@@ -167,44 +167,5 @@ func TestClosedClientIsNotBusy(t *testing.T) {
 			assert.NotErrorIs(t, err, ErrBusy)
 		}
 		other.unlock(1)
-	})
-}
-
-// A caller with a wait of 0 is told by the same rule.
-func TestTryLockWithoutAWaitTellsBusyFromNoAnswer(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		tries := func() (bool, error) { return e.lockWith(context.Background(), 2, Request{}) }
-		busy := func() {
-			t.Helper()
-			ok, err := tries()
-			assert.False(t, ok)
-			assert.NoError(t, err)
-		}
-		other := e.another()
-		other.lock(1)
-		busy()
-		waits := make(chan bool)
-		go func() {
-			e.lock(1)
-			waits <- true
-		}()
-		synctest.Wait()
-		busy() // behind a caller that waits
-		other.unlock(1)
-		<-waits
-		busy() // behind a holder of this process
-		e.unlock(1)
-
-		e.faults(fakeredis.Fault{Late: time.Minute})
-		_, err := tries()
-		assert.ErrorIs(t, err, ErrNoAnswer)
-		go func() { e.lock(1); waits <- true }()
-		time.Sleep(time.Second)
-		_, err = tries()
-		assert.ErrorIs(t, err, ErrNoAnswer, "behind a caller without an answer")
-		e.heal()
-		<-waits
-		e.unlock(1)
-		time.Sleep(time.Hour)
 	})
 }

@@ -39,7 +39,7 @@ func TestEngineGuardEndsWithItsValidity(t *testing.T) {
 					time.Since(start),
 				)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-				_, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), 1)
+				_, err := e.Guard(ctx, newFakeLock(e.redis, "x"), 1)
 				assert.ErrorIs(t, err, ErrLockLost, "a new guard")
 				assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 				err = e.unlockErr(1)
@@ -98,7 +98,7 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 		e.lock(1)
 		b := newFakeLock(e.redis, "x")
 		for range 100 {
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(ctx)
 			g, err := e.Guard(ctx, b, 1)
 			require.NoError(t, err)
 			cancel()

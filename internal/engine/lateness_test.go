@@ -9,7 +9,6 @@ package engine
 // after the hold is in lateness_minhold_test.go and lateness_deleted_test.go.
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -40,7 +39,7 @@ func runsLate(r *fakeredis.Redis, verb string, n int, f fakeredis.Fault) {
 func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
-		ctx, l, end := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
+		l, end := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
 		e.take(l, 1)
 		time.Sleep(6 * time.Second)
 		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})

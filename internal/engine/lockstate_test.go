@@ -28,7 +28,6 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 // C3: the last user of a lock state removes it from the table, however the use ends.
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
-	ctx := context.Background()
 	short := leased(lease)
 	for how, use := range map[string]func(e *bubbleEngine, other *bubbleEngine){
 		"Lock and Unlock": func(e, _ *bubbleEngine) {
@@ -135,7 +134,7 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 // refusedFor asserts that owner 9 does not get the lock within wait.
 func (e *bubbleEngine) refusedFor(wait time.Duration) {
 	e.t.Helper()
-	ok, err := e.lockWith(context.Background(), 9, Request{Wait: wait})
+	ok, err := e.lockWith(ctx, 9, Request{Wait: wait})
 	assert.NoError(e.t, err)
 	assert.False(e.t, ok)
 }

@@ -24,7 +24,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 	for name, notice := range map[string]func(e *bubbleEngine){
 		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.WatchdogTimeout / 2) },
 		"a re-entry": func(e *bubbleEngine) {
-			ok, err := e.share(context.Background(), 2, Request{Wait: forever})
+			ok, err := e.share(ctx, 2, Request{Wait: forever})
 			assert.False(e.t, ok, "re-entry")
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},

@@ -114,7 +114,7 @@ func pass(d time.Duration) {
 func (e *bubbleEngine) lockNamed(name string, o Owner) *fakeLock {
 	e.t.Helper()
 	l := newFakeLock(e.redis, name)
-	ok, err := e.acquire(context.Background(), l, o, Request{Wait: forever})
+	ok, err := e.acquire(ctx, l, o, Request{Wait: forever})
 	require.NoError(e.t, err)
 	require.True(e.t, ok)
 	return l
@@ -211,7 +211,7 @@ func TestLocksThatLastAreNotSlow(t *testing.T) {
 		term := newFakeLock(e.redis, "term")
 		term.traits.Lasting = true
 		for o := range Owner(2) {
-			go func() { _, _ = e.acquire(context.Background(), term, o+1, Request{Wait: forever}) }()
+			go func() { _, _ = e.acquire(ctx, term, o+1, Request{Wait: forever}) }()
 			synctest.Wait()
 		}
 		pass(time.Minute)
@@ -358,7 +358,7 @@ func TestCloseEndsALookup(t *testing.T) {
 		other := joinBubbleEngine(e.t, e.redis, "other")
 		other.lock(7)
 		e.lockNamed("kept", 3)
-		go func() { _, _ = e.lockWith(context.Background(), 1, Request{Wait: forever}) }()
+		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()
 		pass(1100 * time.Millisecond)
 		start := time.Now()
 		assert.NoError(t, e.Close())
@@ -427,7 +427,7 @@ func TestPanicEndsTheWait(t *testing.T) {
 			}
 			return fakeredis.Fault{Panics: asked == 5}
 		})
-		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		_, err := e.lockWith(ctx, 1, Request{Wait: forever})
 		assert.NotNil(t, send.PanicOf(err))
 		e.heal()
 		assert.NotEmpty(t, l.longWaits(), "it has waited")
@@ -504,7 +504,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 	e, lock := &Engine{Config: Config{}}, newFakeLock(nil, "x")
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		e.noteStack(nil)
-		startSpan(e, context.Background(), lock, 1).finish(nil, nil)
+		startSpan(e, ctx, lock, 1).finish(nil, nil)
 	}))
 }
 
@@ -517,7 +517,7 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 			inSlowBubble(t, 0, time.Hour, func(e *bubbleEngine, _ *slowLog) {
 				other := joinBubbleEngine(e.t, e.redis, "other")
 				other.lock(7)
-				ctx, cancel := context.WithCancel(context.Background())
+				ctx, cancel := context.WithCancel(ctx)
 				gaveUp := begin(func() {
 					_, err := e.lockWith(ctx, first, Request{Wait: forever})
 					assert.ErrorIs(e.t, err, context.Canceled)

@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 		other.lock(1)
 		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
 			start := time.Now()
-			ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+			ok, err := e.lockWith(ctx, 2, Request{Wait: wait})
 			took := time.Since(start)
 			assert.NoError(t, err, "wait %v: %v, %v after %v", wait, ok, err, took)
 			assert.False(t, ok, "wait %v: %v, %v after %v", wait, ok, err, took)
@@ -34,7 +33,7 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Late: 30 * time.Second})
 		start := time.Now()
-		err := e.misses(context.Background(), 1, Request{Wait: 900 * time.Millisecond})
+		err := e.misses(ctx, 1, Request{Wait: 900 * time.Millisecond})
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
 		e.heal()

@@ -1,7 +1,6 @@
 package testredis
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,6 @@ func (once) NoRetry() bool { return true }
 
 // runOnce runs incr on the key k.
 func runOnce(c *redis.Client) (int, error) {
-	ctx := context.Background()
 	cmd := redis.NewCmd(ctx, "evalsha", incr.Hash(), 1, "k")
 	if err := c.Process(ctx, once{cmd}); err != nil {
 		return 0, err
@@ -42,14 +40,14 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	s := Start(t)
 	b := &bench{T: t, server: s, direct: s.Client(), proxy: NewProxy(t, s.Addr())}
-	require.NoError(t, incr.Load(context.Background(), b.direct).Err())
+	require.NoError(t, incr.Load(ctx, b.direct).Err())
 	return b
 }
 
 // executed returns how many times incr has run.
 func (b *bench) executed() int {
 	b.Helper()
-	n, err := b.direct.Get(context.Background(), "k").Int()
+	n, err := b.direct.Get(ctx, "k").Int()
 	if err != nil {
 		require.ErrorIs(b, err, redis.Nil)
 	}
@@ -105,7 +103,6 @@ func TestRequestWithoutItsReplyHasRun(t *testing.T) {
 }
 
 func TestDropRequestRunsNothing(t *testing.T) {
-	ctx := context.Background()
 	b := newBench(t)
 	b.proxy.On(Command("incr"), DropRequest)
 	p := b.proxy.Client(one).Pipeline()

@@ -20,6 +20,9 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
+
 const patience = 10 * time.Second // for events that must happen, also on a slow machine
 
 func TestMain(m *testing.M) {
@@ -112,7 +115,6 @@ func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
 		"redis":     func(t *testing.T) string { return Start(t).Addr() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := context.Background()
 			c := Client(t, addr(t))
 			var all sync.WaitGroup
 			for range 4 {

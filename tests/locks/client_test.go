@@ -45,7 +45,7 @@ func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	l := c.NewLock("x")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err = l.Lock(ctx)
 	assert.NotErrorIs(t, err, context.DeadlineExceeded)
@@ -83,7 +83,7 @@ func testCallersSend(t *testing.T, rdb redis.UniversalClient) {
 	require.NoError(t, err)
 	defer c.Close()
 	rdb.AddHook(locktest.CommandHook(last.add))
-	l, ctx := c.NewLock("senders"), context.Background()
+	l := c.NewLock("senders")
 	section := func(lock func() error) (sent, byCaller bool) {
 		first.take()
 		last.take()
@@ -165,7 +165,7 @@ func testBatchedCalls(b *locktest.Bench, connect func() redis.UniversalClient) {
 	for _, c := range []*Client{many, other} {
 		for i := range names {
 			waitgroup.Go(&all, func() {
-				l, ctx := c.NewLock(fmt.Sprint(b.LockName, "-", i)), ContextWithOwner(context.Background())
+				l, ctx := c.NewLock(fmt.Sprint(b.LockName, "-", i)), ContextWithOwner(ctx)
 				for range each {
 					if !assert.NoError(b, l.Lock(ctx)) {
 						return
@@ -219,7 +219,6 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 // with the prefix.
 func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
 	for _, prefix := range []string{"app:", "{app}:"} {
 		b := locktest.NewBench(t, addr)
@@ -277,9 +276,9 @@ func TestKeyPrefixIsNoName(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client(WithKeyPrefix("app:"))
 	for _, l := range []Locker{c.NewLock(""), c.NewFairLock(""), c.NewRWLock("").Read()} {
-		assert.ErrorContains(t, l.Lock(context.Background()), "the name is empty")
+		assert.ErrorContains(t, l.Lock(ctx), "the name is empty")
 	}
-	_, err := c.Inspect(context.Background(), "")
+	_, err := c.Inspect(ctx, "")
 	assert.ErrorIs(t, err, ErrInvalid)
 }
 
@@ -321,7 +320,6 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l := b.Client().NewLock(b.LockName)
 		b.Must(l.Lock(ctx))
 		err := locktest.Elsewhere(func() error { return l.Unlock(ctx) })
@@ -360,26 +358,25 @@ func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
 			waitgroup.Go(&wg, func() {
 				l := locks[i%len(locks)]
 				for {
-					err := l.Lock(context.Background())
+					err := l.Lock(ctx)
 					if errors.Is(err, ErrClosed) {
 						return
 					}
 					if !assert.NoError(b, err) {
 						return
 					}
-					assert.NoError(b, l.Unlock(context.Background()))
+					assert.NoError(b, l.Unlock(ctx))
 				}
 			})
 		}
 		testredis.Await(b, "they work", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().Fields > 50 })
-		assert.NoError(b, c.Shutdown(context.Background()))
+		assert.NoError(b, c.Shutdown(ctx))
 		wg.Wait()
 	}
 }
 
 func TestShutdownLetsHoldersFinish(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	c := b.Client()
 	l := c.NewLock(b.LockName, Fenced())
@@ -406,7 +403,6 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 func TestShutdownLetsHoldersExtend(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	for _, l := range []Acquirer{c.NewLock(b.LockName), c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"))} {
 		hold, ok, err := l.TryAcquire(ctx, locktest.Soon, time.Minute)
@@ -423,13 +419,12 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 func labelled(b *locktest.Bench, c *Client) {
 	b.Helper()
 	testredis.Await(b, "the label is in Redis", locktest.Soon, func() bool {
-		return b.Rdb.HGet(context.Background(), record.LabelKey(c.ID()), "label").Val() != ""
+		return b.Rdb.HGet(ctx, record.LabelKey(c.ID()), "label").Val() != ""
 	})
 }
 
 func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
@@ -479,8 +474,8 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	l := b.Client(WithLabel("orders-1")).NewLock(b.LockName)
-	require.NoError(t, l.Lock(context.Background()))
-	ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Second)
+	require.NoError(t, l.Lock(ctx))
+	ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), time.Second)
 	defer cancel()
 	assert.ErrorContains(t, l.Lock(ctx), "of this process (orders-1) holds it")
 	require.NoError(t, l.Unlock(context.Background()))
@@ -489,7 +484,6 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 // Without permission for its key a process has no label; locks and Inspect work.
 func TestLabelWithoutPermissions(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
 	require.NoError(
@@ -520,7 +514,6 @@ func TestLabelWithoutPermissions(t *testing.T) {
 
 // A Client with an empty label writes nothing about itself to Redis.
 func TestEmptyLabelIsNotKept(t *testing.T) {
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
 	require.NoError(t, c.NewLock(b.LockName).Do(ctx, func(context.Context) error { return nil }))
@@ -532,7 +525,6 @@ func TestEmptyLabelIsNotKept(t *testing.T) {
 // Any program may write to the hash of a label: what no Client writes is quoted when it is read.
 func TestLabelsThatAreNoTextAreQuoted(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
 	l := c.NewLock(b.LockName)
@@ -559,7 +551,6 @@ func TestLabelsThatAreNoTextAreRefused(t *testing.T) {
 // What an operator has seen, and decided to release, is released; a hold that began since then is not.
 func TestForceUnlockOfAnInspectionIsForTheHoldersThatItShows(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		type giver interface {
 			TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
 		}
@@ -608,7 +599,6 @@ func TestForceUnlockOfAnInspectionIsForTheHoldersThatItShows(t *testing.T) {
 // Of several holders only those lose the lock that the inspection shows, in Redis and in this process.
 func TestForceUnlockOfAnInspectionLeavesOtherHolders(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		for name, acquire := range map[string]func(c *Client, name string, n int) (*Hold, error){
 			"read": func(c *Client, name string, _ int) (*Hold, error) { return c.NewRWLock(name).Read().Acquire(ctx) },
 			"semaphore": func(c *Client, name string, n int) (*Hold, error) {
@@ -649,7 +639,6 @@ func TestForceUnlockOfAnInspectionLeavesOtherHolders(t *testing.T) {
 // values.
 func TestForceUnlockOfAnInspectionIsForJavaToo(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		b := locktest.NewBench(t, addr)
 		c := b.Client()
 		const value = "0123456789abcdefABCD+/"
@@ -706,7 +695,7 @@ func TestErrorsNameAnExhaustedPool(t *testing.T) {
 			c, err := New(rdb, WithLabel(""))
 			require.NoError(t, err)
 			defer c.Close()
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			held := c.NewLock("held by " + name)
 			require.NoError(t, held.Lock(ctx))
 
@@ -754,7 +743,7 @@ func TestErrorOfASilentRedisDoesNotNameThePool(t *testing.T) {
 	defer c.Close()
 	proxy.BlackHole(true)
 	defer proxy.BlackHole(false)
-	_, err = c.NewLock("x").TryLock(context.Background(), 0, 0)
+	_, err = c.NewLock("x").TryLock(ctx, 0, 0)
 	assert.ErrorIs(t, err, engine.ErrNoAnswer)
 	assert.NotErrorIs(t, err, send.ErrPoolExhausted)
 }

@@ -56,7 +56,6 @@ type suiteTest struct {
 func (s suite) run(t *testing.T) {
 	t.Parallel()
 	newLock, rival, shared := s.newLock, s.rival, s.shared
-	ctx := context.Background()
 	tests := []suiteTest{
 		{"Excludes", func(b *locktest.Bench) {
 			clients := []*Client{b.Client(), b.Client(), b.Client()}

@@ -35,12 +35,12 @@ func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		plain, fair := b.Client().NewLock(b.LockName), b.Client().NewFairLock(b.LockName)
-		b.Must(plain.Lock(context.Background()))
+		b.Must(plain.Lock(ctx))
 		b.Tries(fair, false)
-		b.Must(plain.Unlock(context.Background()))
+		b.Must(plain.Unlock(ctx))
 		b.Tries(fair, true)
 		b.Tries(plain, false)
-		b.Must(fair.Unlock(context.Background()))
+		b.Must(fair.Unlock(ctx))
 	})
 }
 
@@ -79,7 +79,6 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
 		c := q.Client()
 		held := c.NewFairLock(q.LockName)
 		q.Must(held.Lock(ctx))
@@ -127,7 +126,6 @@ func (q *servedQueue) served() []string {
 func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.Lock(ctx))
 	// A Java head that has crashed, for a while.
@@ -160,7 +158,6 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.LockLease(ctx, time.Hour))
 	var want []string
@@ -183,7 +180,6 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.LockLease(ctx, time.Hour))
 	rule := b.Proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)

@@ -27,7 +27,6 @@ type ward struct{ hold *Hold }
 // holdTests are the rules for the holds that every lock type returns.
 func (s suite) holdTests() []suiteTest {
 	newLock, rival := s.newLock, s.rival
-	ctx := context.Background()
 	return []suiteTest{
 		{"HoldHasAnOwnerOfItsOwn", func(b *locktest.Bench) {
 			c := b.Client()
@@ -321,7 +320,6 @@ var _ = []Acquirer{
 func TestHoldToken(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client(WithHandoffWindow(time.Hour))
 		l := c.NewLock(b.LockName, Fenced())
 		var last int64
@@ -364,7 +362,7 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 				sent := new(locktest.Counter)
 				rdb.AddHook(sent)
 				l := k.One(b.ClientOn(rdb), b.LockName)
-				b.Must(b.Hold(l).Release(context.Background())) // loads the scripts
+				b.Must(b.Hold(l).Release(ctx)) // loads the scripts
 				requests := func(f func()) int64 {
 					before := sent.N.Load()
 					f()
@@ -372,16 +370,16 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 				}
 				var h *Hold
 				assert.Equal(t, int64(1), requests(func() { h = b.HoldFor(l, time.Minute) }), "requests of TryAcquire")
-				b.Must(h.Extend(context.Background(), time.Minute))
+				b.Must(h.Extend(ctx, time.Minute))
 				assert.Equal(
 					t,
 					int64(1),
-					requests(func() { b.Must(h.Extend(context.Background(), time.Hour)) }),
+					requests(func() { b.Must(h.Extend(ctx, time.Hour)) }),
 					"requests of Extend",
 				)
 				assert.Zero(t, requests(func() { _ = h.Context() }), "requests of Context")
-				assert.Equal(t, int64(1), requests(func() { b.Must(h.Release(context.Background())) }), "requests of Release")
-				assert.Zero(t, requests(func() { _ = h.Release(context.Background()) }), "requests of another Release")
+				assert.Equal(t, int64(1), requests(func() { b.Must(h.Release(ctx)) }), "requests of Release")
+				assert.Zero(t, requests(func() { _ = h.Release(ctx) }), "requests of another Release")
 			})
 		}
 	})

@@ -40,7 +40,7 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 		assert.Nil(t, i.Waiters, "before it is taken")
 		assert.Zero(t, i.Token, "before it is taken")
 
-		lock, me := holder.NewLock(b.LockName, Fenced()), ContextWithOwner(context.Background())
+		lock, me := holder.NewLock(b.LockName, Fenced()), ContextWithOwner(ctx)
 		b.Must(lock.Lock(me))
 		b.Must(lock.Lock(me))
 		token, err := lock.Token(me)
@@ -77,9 +77,9 @@ func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 	lock, first, second := c.NewLock(
 		b.LockName,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	)
 	b.Must(lock.Lock(first))
 	got := make(chan error, 1)
@@ -99,7 +99,6 @@ func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 func TestInspectShowsReadersAndWriters(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(), b.Client()
 		rw, me, them := c.NewRWLock(b.LockName), ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(rw.Write().Lock(me))
@@ -161,7 +160,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 // Inspect asks in one request, for any name, once the server knows the script.
 func TestInspectIsOneRequestForAnyName(t *testing.T) {
 	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	c, ctx := b.Client(), context.Background()
+	c := b.Client()
 	names := []string{
 		b.LockName,
 		b.LockName + "\x00\xff\n%",
@@ -184,7 +183,6 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
 	d := b.Deployment(s)
-	ctx := context.Background()
 	rw := b.Client().NewRWLock("lock:orders:" + b.LockName).Read()
 	b.Must(rw.Lock(ctx))
 	commands := []string{
@@ -236,7 +234,7 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 
 func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	c, ctx := b.Client(), context.Background()
+	c := b.Client()
 	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", record.LongestName+1): "bytes"} {
 		_, err := c.Inspect(ctx, name)
 		assert.ErrorIs(t, err, ErrInvalid)
@@ -260,7 +258,6 @@ func TestInspectRefusesInvalidCalls(t *testing.T) {
 func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	begin, check := b.WatchBusy(locktest.MostBusy)
 	const many = record.MostShown + 2000
@@ -388,7 +385,6 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 func TestInspectAndSemaphoreAgree(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		past, future := float64(1), float64(time.Now().Add(time.Hour).UnixMilli())
 		for what, put := range map[string]func(b *locktest.Bench, key string) error{
 			"a list":   func(b *locktest.Bench, key string) error { return b.Rdb.RPush(ctx, key, "a").Err() },

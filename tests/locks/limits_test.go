@@ -47,7 +47,6 @@ var limitedLocks = []struct {
 func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 	t.Parallel()
 	const d = time.Second
-	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
 	for _, c := range limitedLocks {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,7 +82,6 @@ func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 // The write lock keeps its record in the same hash as the read lock of its owner, whose lease it must not shorten.
 func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	rw := b.Client().NewRWLock(b.LockName, MinHold(time.Second))
 	start := time.Now()
@@ -122,7 +120,7 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		waitgroup.Go(&all, func() {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			l := c.NewLock(fmt.Sprint(b.LockName, i), MaxHold(1700*time.Millisecond+time.Duration(i)*100*time.Millisecond))
 			assert.NoError(t, l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
@@ -138,7 +136,6 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 
 func TestMaxHoldLosesALockOfEachType(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
 	for _, c := range limitedLocks {
 		t.Run(c.name, func(t *testing.T) {
@@ -163,7 +160,6 @@ func TestMaxHoldLosesALockOfEachType(t *testing.T) {
 // A write hold with a limit ends in time, even if its owner continues to read.
 func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	c := b.Client()
 	write, read := c.NewRWLock(b.LockName, MaxHold(time.Second)).Write(), c.NewRWLock(b.LockName).Read()
@@ -182,7 +178,6 @@ func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 }
 
 func TestReadersWithLimitsShareNoRecord(t *testing.T) {
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	read := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName, MaxHold(time.Minute)).Read()
 	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
@@ -196,7 +191,6 @@ func TestReadersWithLimitsShareNoRecord(t *testing.T) {
 }
 
 func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
 	for text, opts := range map[string][]LockOption{

@@ -145,7 +145,6 @@ func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
 		b.Manual().Takes()
 		c := contender(b).joins()
 		unknown := c.client.ID() + ":7:999"
-		ctx := context.Background()
 		_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Del(ctx, b.LockName)
 			p.HSet(ctx, b.LockName, unknown, 1)
@@ -187,7 +186,6 @@ func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	for kind, lock := range map[string]func(c *Client, name string) Locker{
 		"plain":  func(c *Client, name string) Locker { return c.NewLock(name) },
 		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
@@ -258,7 +256,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 				case "cut and released":
 					channel := b.ReleaseChannel() + ":" + one.client.ID()
 					again := b.Proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
-					b.Must(b.Rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
+					b.Must(b.Rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 					testredis.Await(b, "the subscription is gone", locktest.Soon, func() bool {
 						return b.Hearers(channel) == 0
 					})
@@ -269,7 +267,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 					first.unlocks()
 				}
 				one.gets().unlocks()
-				b.Must(b.Rdb.Del(context.Background(), b.LineKeys()...).Err())
+				b.Must(b.Rdb.Del(ctx, b.LineKeys()...).Err())
 			})
 		}
 	}
@@ -300,7 +298,6 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := locktest.NewBench(t, addr)
-				ctx := context.Background()
 				held := newLock(b.Client(), b.LockName)
 				b.Must(held.Lock(ctx))
 				c := b.Client()
@@ -318,7 +315,6 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 // The same for a hold that the Client itself has detached.
 func TestForgedGrantReleasesNoDetachedHold(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	l := c.NewLock(b.LockName)
 	hold, err := l.Acquire(ctx)
@@ -345,7 +341,6 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := locktest.NewBench(t, testredis.Start(t).Addr())
-			ctx := context.Background()
 			c := b.Client()
 			s := c.NewSemaphore(b.LockName, 10)
 			hold, err := s.AcquireN(ctx, 3)

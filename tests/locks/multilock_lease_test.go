@@ -22,7 +22,6 @@ import (
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	kinds := func(c *Client) []Locker {
 		return []Locker{c.NewLock(b.LockName + "-1"), c.NewFairLock(b.LockName + "-2"), locktest.NewWriteLock(c, b.LockName+"-3")}
@@ -59,7 +58,6 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	proxy := testredis.NewProxy(t, b.Addr)
-	ctx := context.Background()
 	c := b.ClientOn(proxy.Client())
 	last := b.LockName + "-2"
 	l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(last))
@@ -79,7 +77,7 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 // The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
 func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(context.Background())
+	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(ctx)
 	c := b.Client()
 	const lease = time.Minute
 	first, second := c.NewFairLock(b.LockName+"-1", MaxHold(lease)), c.NewFairLock(b.LockName+"-2")

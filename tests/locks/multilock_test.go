@@ -38,7 +38,6 @@ func TestMultiLockInOneStep(t *testing.T) {
 func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(WithPollInterval(time.Hour)), b.Client()
 		name := func(i int) string { return fmt.Sprint(b.LockName, "-", i) }
 		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
@@ -66,7 +65,6 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 func TestMultiLockUnlocksAll(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(), b.Client()
 		failing := locktest.StubLocker{
 			Locker:   c.NewLock(b.LockName + "-stub"),
@@ -93,7 +91,6 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 // The locks that were acquired are released when another lock fails, and both errors are returned.
 func TestMultiLockJoinsErrors(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	refuses := locktest.StubLocker{
 		Locker: c.NewLock(b.LockName + "-a"),
@@ -116,7 +113,6 @@ func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		for _, name := range []string{"-1", "-2", "-3"} {
 			b := locktest.NewBench(t, addr)
-			ctx := context.Background()
 			c := b.Client(WithWatchdogTimeout(1500 * time.Millisecond))
 			l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(b.LockName+"-2"), c.NewLock(b.LockName+"-3"))
 			b.Must(l.Lock(ctx))
@@ -137,13 +133,12 @@ func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b *locktest.Bench){
 		"it expires":       func(*locktest.Bench) { time.Sleep(600 * time.Millisecond) },
-		"it is taken away": func(b *locktest.Bench) { b.Must(b.Rdb.Del(context.Background(), b.LockName+"-1").Err()) },
-		"a rival takes it": func(b *locktest.Bench) { b.Must(b.Rdb.Del(context.Background(), b.LockName+"-1").Err()) },
+		"it is taken away": func(b *locktest.Bench) { b.Must(b.Rdb.Del(ctx, b.LockName+"-1").Err()) },
+		"a rival takes it": func(b *locktest.Bench) { b.Must(b.Rdb.Del(ctx, b.LockName+"-1").Err()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := locktest.NewBench(t, testredis.Start(t).Addr())
-			ctx := context.Background()
 			c, other := b.Client(WithWatchdogTimeout(300*time.Millisecond)), b.Client()
 			first, last := other.NewLock(b.LockName+"-1"), other.NewLock(b.LockName+"-last")
 			b.Must(last.Lock(ctx))
@@ -183,7 +178,6 @@ func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 // A caller that waits for a lock of another Client gets ErrClosed when the Client of the MultiLock is closed.
 func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	home, other := b.Client(), b.Client()
 	held := b.Client().NewLock(b.LockName)
 	l := home.NewMultiLock(other.NewLock(b.LockName), other.NewFairLock(b.LockName+"-fair"))
@@ -211,7 +205,7 @@ func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c := b.Client()
 	var all sync.WaitGroup
@@ -249,7 +243,7 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 			t.Run(fmt.Sprint(kind, names), func(t *testing.T) {
 				t.Parallel()
 				b := locktest.NewBench(t, s.Addr())
-				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+				ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 				defer cancel()
 				var inside [2]atomic.Int32
 				var all sync.WaitGroup
@@ -295,7 +289,6 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	names := []string{b.LockName + "-busy", b.LockName + "-held", b.LockName + "-free"}
 	var locks, others []Locker
@@ -336,7 +329,6 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 
 func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	var none *Lock
 	elsewhere := b.ClientOn(testredis.Client(t, b.Addr, func(o *redis.Options) { o.DB = 1 }))
@@ -394,7 +386,6 @@ func TestMultiLockOfFreeLocksCostsOneRequestEach(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			locktest.OnEachServer(t, func(t *testing.T, addr string) {
 				b := locktest.NewBench(t, addr)
-				ctx := context.Background()
 				rdb := testredis.Client(t, addr)
 				sent := new(locktest.Counter)
 				rdb.AddHook(sent)

@@ -27,7 +27,6 @@ import (
 func TestTokensOnlyGrow(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		var mu sync.Mutex // guards tokens
 		var tokens []int64
 		var wg sync.WaitGroup
@@ -74,7 +73,6 @@ func TestTokensOnlyGrow(t *testing.T) {
 func TestTokenBelongsToTheOwnersHold(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client()
 		plain, fenced := c.NewLock(b.LockName), c.NewLock(b.LockName, Fenced())
 		_, err := plain.Token(ctx)
@@ -149,12 +147,12 @@ type fencedCrowd struct {
 // holds the lock, with its number from 1 on.
 func crowd(b *locktest.Bench, l fencedLock, waiters int, hold func(n int, owner context.Context)) *fencedCrowd {
 	b.Helper()
-	c := &fencedCrowd{Bench: b, lock: l, first: ContextWithOwner(context.Background())}
+	c := &fencedCrowd{Bench: b, lock: l, first: ContextWithOwner(ctx)}
 	b.Must(l.Lock(c.first))
 	c.holds(c.first)
 	for n := 1; n <= waiters; n++ {
 		waitgroup.Go(&c.all, func() {
-			owner := ContextWithOwner(context.Background())
+			owner := ContextWithOwner(ctx)
 			if !assert.NoError(b, l.Lock(owner)) {
 				return
 			}
@@ -198,7 +196,7 @@ func (c *fencedCrowd) passes() []int64 {
 // clock is the clock of Redis, in microseconds.
 func clock(b *locktest.Bench) int64 {
 	b.Helper()
-	now, err := b.Rdb.Time(context.Background()).Result()
+	now, err := b.Rdb.Time(ctx).Result()
 	b.Must(err)
 	return now.UnixMicro()
 }
@@ -206,7 +204,7 @@ func clock(b *locktest.Bench) int64 {
 // nextToken has a new owner hold the lock for a moment, and returns its token.
 func nextToken(b *locktest.Bench, l fencedLock) int64 {
 	b.Helper()
-	owner := ContextWithOwner(context.Background())
+	owner := ContextWithOwner(ctx)
 	b.Must(l.Lock(owner))
 	token, err := l.Token(owner)
 	b.Must(err)
@@ -244,7 +242,6 @@ func TestHandoffsTakeTokensFromABlock(t *testing.T) {
 // S6: where Redis loses data between two holds that are handed off, no token comes again and none falls.
 func TestTokensGrowOverALossBetweenHandoffs(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	for what, lose := range map[string]func(b *locktest.Bench){
 		"all":         func(b *locktest.Bench) { assert.NoError(b, b.Rdb.FlushAll(ctx).Err()) },
 		"the counter": func(b *locktest.Bench) { assert.NoError(b, b.Rdb.Del(ctx, record.TokenKey(b.LockName)).Err()) },
@@ -317,7 +314,7 @@ func TestForcedReleaseLeavesTheLowerTokensToTheOldHolders(t *testing.T) {
 	t.Parallel()
 	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
 		ours, other := of(b.Client(WithHandoffWindow(time.Hour))), of(b.Client())
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		var theirs int64
 		crowd := crowd(b, ours, 10, func(n int, _ context.Context) {
 			if n != 5 {
@@ -345,7 +342,7 @@ func TestTakeoverOfALostRecordIsGrantedAToken(t *testing.T) {
 	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
 		ours, other := of(b.Client(WithHandoffWindow(time.Hour))), of(b.Client())
 		crowd := crowd(b, ours, 3, nil)
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		forced, err := other.ForceUnlock(owner)
 		b.Must(err)
 		assert.True(b, forced)
@@ -387,7 +384,7 @@ func TestWritersTokensGrowBesideReaders(t *testing.T) {
 				}
 			})
 			reading := make(chan error, 1)
-			reader := ContextWithOwner(context.Background())
+			reader := ContextWithOwner(ctx)
 			go func() {
 				err := other.Read().Lock(reader) // before or after the writers, or between two
 				if err == nil {
@@ -412,7 +409,6 @@ func TestTermsDrawNoBlocks(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, looker := b.Client(WithHandoffWindow(time.Hour)), b.Client().NewElection(b.LockName)
 		e, l := c.NewElection(b.LockName), c.NewLock(b.LockName, Fenced())
 		lead := func() {
@@ -444,10 +440,10 @@ func TestInspectShowsTheTokenOfAHoldHere(t *testing.T) {
 		crowd := crowd(b, l, 10, func(_ int, owner context.Context) {
 			token, err := l.Token(owner)
 			assert.NoError(b, err)
-			here, err := c.Inspect(context.Background(), b.LockName)
+			here, err := c.Inspect(ctx, b.LockName)
 			assert.NoError(b, err)
 			assert.Equal(b, token, here.Token, "the token that this Client shows")
-			there, err := other.Inspect(context.Background(), b.LockName)
+			there, err := other.Inspect(ctx, b.LockName)
 			assert.NoError(b, err)
 			assert.GreaterOrEqual(b, there.Token, token, "the token that another Client shows")
 			assert.Less(b, there.Token, token+int64(tokenBlock), "the token that another Client shows")
@@ -456,7 +452,7 @@ func TestInspectShowsTheTokenOfAHoldHere(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		crowd.passes()
 		assert.Equal(b, int64(10), seen)
-		i, err := c.Inspect(context.Background(), b.LockName)
+		i, err := c.Inspect(ctx, b.LockName)
 		b.Must(err)
 		assert.Equal(b, b.Counter(), i.Token, "of a lock that is free")
 	})
