@@ -3,7 +3,6 @@ package interop
 // Inspections of the locks of Java.
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 
 func TestInspectReadsLocksOfJava(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
-		ctx := context.Background()
 		isJava := func(c relock.Contender) bool {
 			return c.Client != "" && c.Client != b.client.ID() && strings.HasPrefix(c.Owner, "thread ")
 		}

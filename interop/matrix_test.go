@@ -98,7 +98,7 @@ func (b *both) must(err error) {
 // tries makes one attempt on l.
 func (b *both) tries(l relock.Locker, want bool) {
 	b.Helper()
-	ok, err := l.TryLock(context.Background(), 0, 0)
+	ok, err := l.TryLock(ctx, 0, 0)
 	require.NoError(b, err)
 	require.Equal(b, want, ok, "relock: TryLock answers")
 }
@@ -133,7 +133,7 @@ func (b *both) nothingIsLeft(name string) {
 // isTombstone reports whether key has fields that have ended, and no process that waits.
 func (b *both) isTombstone(key string) bool {
 	isClient := func(field string) bool { return len(field) == 36 }
-	return strings.HasSuffix(key, ":waits") && !slices.ContainsFunc(b.rdb.HKeys(context.Background(), key).Val(), isClient)
+	return strings.HasSuffix(key, ":waits") && !slices.ContainsFunc(b.rdb.HKeys(ctx, key).Val(), isClient)
 }
 
 // awaitSubscriber waits until a client is subscribed to the release of name.
@@ -221,7 +221,6 @@ func (j *java) under(t testing.TB) *java {
 
 // pair tests a lock of kind k in relock against its rival in Java.
 func (b *both) pair(k kind, name string) {
-	ctx := context.Background()
 	l, other := k.lock(b.client, name), kindOf(k.rival).lock(b.client, name)
 	j := func(op string) command { return command{Op: op, Kind: k.rival, Name: name, Thread: 1} }
 
@@ -314,7 +313,6 @@ func TestHoldThatMovesExcludesJava(t *testing.T) {
 }
 
 func (b *both) moves(k kind, other *relock.Client, name string) {
-	ctx := context.Background()
 	h, err := k.lock(b.client, name).(relock.Acquirer).Acquire(ctx)
 	b.must(err)
 	ticket, err := h.Detach(ctx, time.Minute)
@@ -342,7 +340,6 @@ func (b *both) moves(k kind, other *relock.Client, name string) {
 // leases checks that leases expire, in both directions.
 func (b *both) leases(k kind, name string) {
 	const lease = 1500 * time.Millisecond
-	ctx := context.Background()
 	l := k.lock(b.client, name)
 
 	// A thread of its own: the watchdog of Redisson may renew once more what its thread has held before.
@@ -375,7 +372,7 @@ func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 		for _, k := range []string{"lock", "fair", "write", "read"} {
 			k := kindOf(k)
 			l := k.lock(b.client, "relock-"+k.name)
-			b.must(l.Lock(context.Background()))
+			b.must(l.Lock(ctx))
 			b.java.must(command{Op: "lock", Kind: k.name, Name: "java-" + k.name, Thread: 1})
 		}
 		for start := time.Now(); time.Since(start) < 2*lease; time.Sleep(100 * time.Millisecond) {
@@ -389,12 +386,12 @@ func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 		start := time.Now()
 		for _, k := range []string{"lock", "fair", "write", "read"} {
 			k := kindOf(k)
-			b.must(k.lock(b.client, "relock-"+k.name).Unlock(context.Background()))
+			b.must(k.lock(b.client, "relock-"+k.name).Unlock(ctx))
 			l := kindOf(k.rival).lock(b.newClient(0), "java-"+k.name)
-			ok, err := l.TryLock(context.Background(), 2*soon, 0)
+			ok, err := l.TryLock(ctx, 2*soon, 0)
 			require.NoError(b, err, "%s: Java was killed", k.name)
 			require.True(b, ok, "%s: Java was killed", k.name)
-			b.must(l.Unlock(context.Background()))
+			b.must(l.Unlock(ctx))
 		}
 		assert.LessOrEqual(b, time.Since(start), lease+soon, "time until the locks of a killed Java service were free")
 	})
@@ -406,7 +403,6 @@ func TestTokensGrowAcrossLanguages(t *testing.T) {
 		if !kindOf("fenced").has(b.version()) {
 			b.Skip("this Redisson has no fenced lock")
 		}
-		ctx := context.Background()
 		l := b.client.NewLock("fenced", relock.Fenced())
 		var last int64
 		for range 5 {

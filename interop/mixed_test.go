@@ -3,7 +3,6 @@ package interop
 // Several clients of both languages together: queues, readers and writers, MultiLocks and RedLocks.
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -22,14 +21,13 @@ import (
 func (b *both) queued(name string, n int64) {
 	b.Helper()
 	testredis.Await(b, fmt.Sprintf("%d stand in the queue", n), soon, func() bool {
-		return b.rdb.LLen(context.Background(), "redisson_lock_queue:{"+name+"}").Val() == n
+		return b.rdb.LLen(ctx, "redisson_lock_queue:{"+name+"}").Val() == n
 	})
 }
 
 // A queue of both languages is served in its order, including waiters that give up.
 func TestFairQueueServesBothLanguagesInOrder(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
-		ctx := context.Background()
 		const name = "fair"
 		l := b.client.NewFairLock(name)
 		b.must(l.Lock(ctx))
@@ -100,7 +98,6 @@ func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 	s := setting{version: versions[0], fairWait: 4 * time.Second, redis: single(t)}
 	b := &both{T: t, redis: s.redis, rdb: s.redis.client(t), java: startJava(t, s)}
 	b.client = b.newClient(time.Second) // a position lasts for the fair wait timeout and the remaining lease
-	ctx := context.Background()
 	const name = "fair"
 	l := b.client.NewFairLock(name)
 	b.must(l.Lock(ctx))
@@ -137,7 +134,6 @@ func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 // Java cannot pass over a waiter of relock that has crashed: the release takes it out of the queue.
 func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
-		ctx := context.Background()
 		const name = "fair"
 		l := b.client.NewFairLock(name)
 		b.must(l.Lock(ctx))
@@ -178,7 +174,6 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 // Readers of both share the lock. The release of one does not release the other's hold. A downgrade admits readers.
 func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
-		ctx := context.Background()
 		const name = "rw"
 		j := func(op, kind string, thread int) command {
 			return command{Op: op, Kind: kind, Name: name, Thread: thread}
@@ -234,7 +229,6 @@ func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 // MultiLocks with the same locks.
 func TestMultiLocksExcludeAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
-		ctx := context.Background()
 		names := []string{"multi-a", "multi-b", "multi-c"}
 		var locks []relock.Locker
 		for _, name := range names {
@@ -267,7 +261,6 @@ func TestRedLocksExcludeAcrossLanguages(t *testing.T) {
 	for _, version := range versions {
 		t.Run("redisson-"+version, func(t *testing.T) {
 			t.Parallel()
-			ctx := context.Background()
 			var addrs []string
 			var locks []relock.Locker
 			var b *both

@@ -3,7 +3,6 @@ package interop
 // The semaphore: relock and Redisson's RPermitExpirableSemaphore share the permits.
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 func (b *both) available(s *relock.Semaphore, want int) {
 	b.Helper()
-	n, err := s.Available(context.Background())
+	n, err := s.Available(ctx)
 	b.must(err)
 	require.Equal(b, want, n, "relock: permits that are free")
 	java := b.java.must(command{Op: "count", Kind: "semaphore", Name: s.Name()}).Number
@@ -37,7 +36,6 @@ func TestSemaphoreIsSharedAcrossLanguages(t *testing.T) {
 }
 
 func (b *both) semaphore(name string) {
-	ctx := context.Background()
 	s := b.client.NewSemaphore(name, 2)
 	j := func(op string, thread int) command {
 		return command{Op: op, Kind: "semaphore", Name: name, Thread: thread}
@@ -130,7 +128,6 @@ func (b *both) semaphore(name string) {
 func TestSeveralPermitsAcrossLanguages(t *testing.T) {
 	run := func(t *testing.T, redis deployment) {
 		b := newBoth(t, setting{version: versions[0], redis: redis})
-		ctx := context.Background()
 		s := b.client.NewSemaphore("several", 5)
 		j := func(op string, thread, permits int) command {
 			return command{Op: op, Kind: "semaphore", Name: s.Name(), Thread: thread, Permits: permits, Lease: 60_000}
@@ -196,11 +193,11 @@ func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
 	const lease = 1500 * time.Millisecond
 	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
 		s := b.client.NewSemaphore("renewed", 1)
-		b.must(s.Lock(context.Background()))
+		b.must(s.Lock(ctx))
 		for start := time.Now(); time.Since(start) < 2*lease; time.Sleep(100 * time.Millisecond) {
 			require.False(b, b.java.must(command{Op: "trylock", Kind: "semaphore", Name: "renewed"}).Value)
 		}
-		b.must(s.Unlock(context.Background()))
+		b.must(s.Unlock(ctx))
 		b.available(s, 1)
 	})
 }

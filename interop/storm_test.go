@@ -123,7 +123,6 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 	}
 	all.Wait()
 
-	ctx := context.Background()
 	rdb := redis.client(t)
 	counted, err := rdb.Get(ctx, "counter").Int64()
 	require.NoError(t, err)
@@ -160,7 +159,6 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 
 // dump logs the contents of keys, to find the cause of a failure.
 func dump(t *testing.T, rdb redis.UniversalClient, keys []string) {
-	ctx := context.Background()
 	for _, key := range keys {
 		kind, ttl := rdb.Type(ctx, key).Val(), rdb.PTTL(ctx, key).Val()
 		var value any
@@ -182,7 +180,6 @@ func dump(t *testing.T, rdb redis.UniversalClient, keys []string) {
 
 // stormService is one of the Go services.
 func stormService(t *testing.T) {
-	ctx := context.Background()
 	d := deployment{
 		addrs:   strings.Split(os.Getenv("RELOCK_STORM_REDIS"), ","),
 		cluster: os.Getenv("RELOCK_STORM_CLUSTER") == "true",

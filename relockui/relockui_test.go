@@ -32,6 +32,9 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
+
 // soon is how long an immediate operation may take on a busy machine.
 const soon = 15 * time.Second
 
@@ -147,7 +150,7 @@ func (b *bench) client(opts ...relock.Option) *relock.Client {
 // hold acquires a lock.
 func (b *bench) hold(c *relock.Client, name string) *relock.Hold {
 	b.Helper()
-	h, err := c.NewLock(name).Acquire(context.Background())
+	h, err := c.NewLock(name).Acquire(ctx)
 	require.NoError(b, err)
 	return h
 }
@@ -155,7 +158,6 @@ func (b *bench) hold(c *relock.Client, name string) *relock.Hold {
 // many puts n locks into Redis, as if as many processes held them, called lock:0000 and so on.
 func (b *bench) many(n int) {
 	b.Helper()
-	ctx := context.Background()
 	for from := 0; from < n; from += 500 {
 		_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := from; i < min(from+500, n); i++ {
@@ -206,7 +208,7 @@ type stream struct {
 
 func (b *bench) stream(path string) *stream {
 	b.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.server.URL+path, nil)
 	require.NoError(b, err)
 	answer, err := b.server.Client().Do(r) //nolint:bodyclose // the goroutine below closes it
@@ -270,7 +272,6 @@ func words(text string) string { return strings.NewReplacer("<bdi>", "", "</bdi>
 // The page of a lock has the beginning of the ID of each client, to search logs for.
 func TestLabelHostAndClientAreApart(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		c := b.client(relock.WithLabel("x"))
 		held := b.hold(c, "lock:a")
 		key := "relock_client:{" + c.ID() + "}"
@@ -295,7 +296,6 @@ func TestLabelHostAndClientAreApart(t *testing.T) {
 
 func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		holder, waiter := b.client(relock.WithLabel("orders-1")), b.client(relock.WithLabel("orders-2"))
 		free, held := b.hold(holder, "lock:free"), b.hold(holder, "lock:busy")
 		got := make(chan *relock.Hold)
@@ -334,7 +334,7 @@ func TestRowsKeepTheirPlaces(t *testing.T) {
 	const locks, samples = 200, 10
 	b := newBench(t, testredis.Start(t).Addr())
 	holder, waiter := b.client(), b.client()
-	waiting, stop := context.WithCancel(context.Background())
+	waiting, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
@@ -422,7 +422,6 @@ var hostile = []string{
 // What another program has written into Redis is text, wherever the page shows it.
 func TestHostileNamesAndLabelsInjectNothing(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		evil := b.client(relock.WithLabel(`<img src=x onerror=alert(2)>`))
 		for _, name := range hostile {
 			h := b.hold(evil, name)
@@ -469,7 +468,6 @@ func TestHostileNamesAndLabelsInjectNothing(t *testing.T) {
 // Nothing on a page, in a stream or in a form is an ID with which a program could release a hold.
 func TestNoHolderIDIsShown(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		c, waits := b.client(), b.client()
 		held := b.hold(c, "lock:a")
 		const thread, permit = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", "abcdefghijklmnop"
@@ -516,7 +514,6 @@ func TestNoHolderIDIsShown(t *testing.T) {
 // Who watches sees a lock change hands, in the list and on its own page.
 func TestWatcherSeesALockChangeHands(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		one, two := b.client(), b.client()
 		first := b.hold(one, "lock:a")
 		b.serve()
@@ -540,7 +537,6 @@ func TestWatcherSeesALockChangeHands(t *testing.T) {
 // goes on from there.
 func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		held := b.hold(b.client(), "lock:a")
 		b.serve(WithForcedRelease())
 		const fresh, older = `data-name="Held for">seen for 0s<`, `data-name="Held for">seen for [1-9]`
@@ -570,7 +566,6 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.client(relock.WithWatchdogTimeout(6 * time.Second))
 	held := b.hold(c, "lock:renewed")
 	fixed := relock.ContextWithOwner(ctx)
@@ -816,7 +811,6 @@ func TestHangOfRedisIsNotFollowedByAPause(t *testing.T) {
 func TestScanOfALargeKeyspaceIsSpread(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	for from := 0; from < 60_000; from += 5000 {
 		_, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := from; i < from+5000; i++ {
@@ -866,14 +860,14 @@ func TestScanThatFailsKeepsWhatItHasFound(t *testing.T) {
 	found := 0
 	for step := range int64(4) { // each finds more than the one before it, and fails
 		left.Store(step)
-		require.ErrorIs(t, s.find(context.Background(), new(effort)), io.ErrUnexpectedEOF)
+		require.ErrorIs(t, s.find(ctx, new(effort)), io.ErrUnexpectedEOF)
 		if step > 0 {
 			assert.Greater(t, len(s.known), found, "after %d SCAN requests", step)
 		}
 		found = len(s.known)
 	}
 	left.Store(0)
-	require.Error(t, s.find(context.Background(), new(effort)))
+	require.Error(t, s.find(ctx, new(effort)))
 	assert.Len(t, s.known, found, "nothing is forgotten")
 }
 
@@ -955,7 +949,6 @@ func (b *bench) post(form url.Values, header ...string) (status int, text string
 // Without the option there is no way to release a lock.
 func TestPageIsReadOnlyByDefault(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		held := b.hold(b.client(), "lock:a")
 		b.serve()
 		_, text := b.get("/lock?name=lock:a")
@@ -976,7 +969,6 @@ func TestPageIsReadOnlyByDefault(t *testing.T) {
 
 func TestForcedReleaseIsForTheHolderThatWasShown(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		one, two := b.client(), b.client()
 		b.serve(WithForcedRelease())
 		first := b.hold(one, "lock:a")
@@ -1007,7 +999,6 @@ func TestForcedReleaseIsForTheHolderThatWasShown(t *testing.T) {
 // The pattern limits what can be released, and not what can be read.
 func TestForcedReleaseIsForLocksThatMatchThePattern(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		c := b.client()
 		held, other := b.hold(c, "lock:a"), b.hold(c, "stock:a")
 		b.serve(WithForcedRelease(), WithPattern("lock:*"))
@@ -1037,7 +1028,6 @@ func TestForcedReleaseIsForLocksThatMatchThePattern(t *testing.T) {
 // Of several holders only those that were chosen lose what they have.
 func TestForcedReleaseIsForTheHoldersThatWereChosen(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		one, two := b.client(), b.client()
 		stuck, err := one.NewSemaphore("lock:s", 5).AcquireN(ctx, 2)
 		require.NoError(b, err)
@@ -1057,7 +1047,6 @@ func TestForcedReleaseIsForTheHoldersThatWereChosen(t *testing.T) {
 // Only the page itself can release a lock: no other site, no old page, and nothing that has not confirmed.
 func TestForcedReleaseFromElsewhereIsRefused(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		ctx := context.Background()
 		c := b.client()
 		held, other := b.hold(c, "lock:a"), b.hold(c, "lock:b")
 		b.serve(WithForcedRelease(), WithHosts("evil.example"))
@@ -1146,7 +1135,7 @@ func TestClientsBehindOtherTypesAreShown(t *testing.T) {
 // A key that holds other data, or that has no name, is no lock.
 func TestPageOfWhatIsNoLock(t *testing.T) {
 	onEachServer(t, func(b *bench) {
-		require.NoError(b, b.rdb.HSet(context.Background(), "user:1", "name", "bob").Err())
+		require.NoError(b, b.rdb.HSet(ctx, "user:1", "name", "bob").Err())
 		b.serve()
 		status, text := b.get("/lock?name=user:1")
 		assert.Equal(b, http.StatusNotFound, status)
@@ -1179,7 +1168,6 @@ func TestWatchersAreCapped(t *testing.T) {
 // In a Cluster the locks of all masters are listed, and each can be released.
 func TestPageShowsTheLocksOfACluster(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	cluster := testredis.StartCluster(t, 3, 0)
 	c, err := relock.New(cluster.Client(), relock.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func startWaiting(t *testing.T, s *testredis.Server, name string) (giveUp func()
 func startWaitingFor(t *testing.T, c *relock.Client, l relock.Locker) (giveUp func()) {
 	t.Helper()
 	before := waiters(t, c, l.Name())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(ctx) }()
 	testredis.Await(t, "one more waits", soon, func() bool { return waiters(t, c, l.Name()) == before+1 })
@@ -181,7 +181,7 @@ func TestPatternIsNotAName(t *testing.T) {
 		assert.Contains(t, errs, "lock:* is not held at "+s.Addr()+", db 0; "+command+" takes the name of one lock, and not a pattern: "+
 			"relockctl list 'lock:*' lists")
 	}
-	must(t, newClient(t, s.Client()).NewLock("lock:*").Lock(context.Background()))
+	must(t, newClient(t, s.Client()).NewLock("lock:*").Lock(ctx))
 	assert.Equal(t, "lock:* was released.\n", prints(t, s.Addr(), "unlock", "--yes", "lock:*"))
 }
 

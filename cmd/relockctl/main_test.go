@@ -31,6 +31,9 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
+
 const soon = 10 * time.Second
 
 var binary string
@@ -99,7 +102,7 @@ func newClient(t *testing.T, rdb redis.UniversalClient) *relock.Client {
 func started(t *testing.T) (*testredis.Server, context.Context, *relock.Client) {
 	t.Helper()
 	s := testredis.Start(t)
-	return s, context.Background(), newClient(t, s.Client())
+	return s, ctx, newClient(t, s.Client())
 }
 
 func must(t *testing.T, err error) {
@@ -118,7 +121,7 @@ func awaitWaiter(t *testing.T, s *testredis.Server, name string) {
 // that were canceled before Redis answered, so it is Inspect that counts.
 func waiters(t *testing.T, c *relock.Client, name string) int {
 	t.Helper()
-	i, err := c.Inspect(context.Background(), name)
+	i, err := c.Inspect(ctx, name)
 	require.NoError(t, err)
 	return i.Waiting
 }
@@ -307,7 +310,7 @@ func TestListSaysWhatItLeavesOut(t *testing.T) {
 // watch lists what can be read, too, and counts the rest.
 func TestWatchCountsWhatItLeavesOut(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, newClient(t, rdb).NewLock("orders:1").Lock(ctx))
 	must(t, rdb.HSet(ctx, "salaries", "bob", 7).Err())
 	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+@all", "~orders*", "~{orders*", "~r*", "&*").Err())
@@ -333,7 +336,7 @@ func TestWatchCountsWhatItLeavesOut(t *testing.T) {
 func TestJSONCannotActOnATerminal(t *testing.T) {
 	const odd = "a\x1b\x7f\u009b31m\u202eb\u2066c\u200f\u061c\ufeff\U000e0041 é鎖😀"
 	s := testredis.Start(t)
-	must(t, newClient(t, s.Client()).NewLock(odd).Lock(context.Background()))
+	must(t, newClient(t, s.Client()).NewLock(odd).Lock(ctx))
 	for _, args := range [][]string{{"list", "--json"}, {"show", "--json", odd}, {"unlock", "--yes", "--json", odd}} {
 		out := prints(t, s.Addr(), args...)
 		assert.True(t, json.Valid([]byte(out)), out)
@@ -390,7 +393,7 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 // Processes that have died while they waited are counted apart, and come after those that wait, without a place.
 func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	const name, dead = "leader", 3
 	me := relock.ContextWithOwner(ctx)
 	holder := newClient(t, rdb)
@@ -442,7 +445,7 @@ func TestWaitersThatHaveDiedAreShownAsGone(t *testing.T) {
 // Who waits is shown for every lock, in order, and hostile text has no effect.
 func TestShowPrintsTheWaitQueue(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	const name, host = "orders:\x1b[31m", "a\nb"
 	me := relock.ContextWithOwner(ctx)
 	holder := newClient(t, rdb).NewLock(name)
@@ -505,7 +508,7 @@ func TestShowPrintsTheWaitQueue(t *testing.T) {
 // A waiter for a lock that is freed is woken: these clients do not ask again by themselves.
 func TestUnlock(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	testUnlock(t, s.Addr(), rdb)
 
 	_, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "nobody")
@@ -521,7 +524,7 @@ func TestUnlock(t *testing.T) {
 // subscribed reports whether a client is subscribed to a channel with the lock's name in it.
 func subscribed(t *testing.T, rdb redis.UniversalClient, name string) bool {
 	t.Helper()
-	ctx, pattern := context.Background(), "*"+name+"*"
+	pattern := "*" + name + "*"
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok {
 		return len(rdb.PubSubChannels(ctx, pattern).Val()) > 0
@@ -536,7 +539,6 @@ func subscribed(t *testing.T, rdb redis.UniversalClient, name string) bool {
 }
 
 func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
-	ctx := context.Background()
 	holder, other := newClient(t, rdb), newClient(t, rdb)
 	for kind, take := range map[string]func(c *relock.Client, name string) []relock.Locker{
 		"plain": func(c *relock.Client, name string) []relock.Locker { return []relock.Locker{c.NewLock(name)} },
@@ -666,7 +668,7 @@ func TestUnlockAsksBeforeItFrees(t *testing.T) {
 
 func TestRelockctlWorksOnACluster(t *testing.T) {
 	cluster := testredis.StartCluster(t, 3, 0)
-	c, ctx := newClient(t, cluster.Client()), context.Background()
+	c := newClient(t, cluster.Client())
 	var names []string
 	for i := range 20 {
 		names = append(names, fmt.Sprintf("lock-%02d", i))
@@ -776,7 +778,7 @@ func TestRedisThatCannotBeReachedIsReported(t *testing.T) {
 	assert.LessOrEqual(t, time.Since(start), 2*patience)
 
 	s := testredis.Start(t)
-	must(t, s.Client().ConfigSet(context.Background(), "requirepass", "secret").Err())
+	must(t, s.Client().ConfigSet(ctx, "requirepass", "secret").Err())
 	_, errs, status = ctl(t, s.Addr(), "", "list")
 	assert.Contains(t, errs, "the Redis at "+s.Addr()+" returned an error: NOAUTH")
 	assert.Equal(t, statusFailed, status, errs)
@@ -784,7 +786,6 @@ func TestRedisThatCannotBeReachedIsReported(t *testing.T) {
 
 func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	s := testredis.StartSentinel(t, 0)
-	ctx := context.Background()
 	sentinels, name := strings.Join(s.Addrs(), ","), s.MasterName()
 	_, errs, status := ctl(t, s.Addrs()[0], "", "list")
 	assert.Contains(t, errs, "--sentinel-master")
@@ -842,7 +843,7 @@ func TestNamesAreQuotedForTheTerminal(t *testing.T) {
 
 func TestLabelsAndHostsAreShown(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	c, err := relock.New(s.Client(), relock.WithLabel("orders-1"))
 	require.NoError(t, err)
 	defer c.Close()
@@ -886,7 +887,7 @@ func TestVersionNeedsNoRedis(t *testing.T) {
 
 func TestPasswordOfTheEnvironment(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, rdb.Do(ctx, "acl", "setuser", "default", "resetpass", ">secret").Err())
 	run := func(url, password string) (string, error) {
 		cmd := command(s.Addr(), "list")

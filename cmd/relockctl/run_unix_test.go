@@ -7,7 +7,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"io"
 	"os"
 	"os/exec"
@@ -129,7 +128,7 @@ func traps(signals ...string) (script string) {
 
 func isLocked(t *testing.T, s *testredis.Server, name string) bool {
 	t.Helper()
-	locked, err := newClient(t, s.Client()).NewLock(name).IsLocked(context.Background())
+	locked, err := newClient(t, s.Client()).NewLock(name).IsLocked(ctx)
 	must(t, err)
 	return locked
 }
@@ -166,7 +165,7 @@ func TestRunTellsTheCommandTheNameAndTheToken(t *testing.T) {
 	assert.Equal(t, "my job,\n", out)
 	for _, fair := range []string{"--fair=false", "--fair"} {
 		out := prints(t, s.Addr(), "run", "--fenced", fair, "fenced", "--", "sh", "-c", script)
-		token := s.Client().Get(context.Background(), "redisson_lock_token:{fenced}").Val()
+		token := s.Client().Get(ctx, "redisson_lock_token:{fenced}").Val()
 		assert.Equal(t, "fenced,"+token+"\n", out)
 	}
 }
@@ -185,7 +184,7 @@ func TestRunDoesNotPassOnATokenOfAnotherLock(t *testing.T) {
 
 func TestRunWarnsOfAnotherNumberOfPermits(t *testing.T) {
 	s := testredis.Start(t)
-	_, err := newClient(t, s.Client()).NewSemaphore("job", 2).Acquire(context.Background())
+	_, err := newClient(t, s.Client()).NewSemaphore("job", 2).Acquire(ctx)
 	must(t, err)
 	for permits, warns := range map[string]bool{"2": false, "5": true} {
 		out, errs, status := ctl(t, s.Addr(), "", "run", "--semaphore", permits, "job", "--", "echo", "started")
@@ -214,7 +213,7 @@ func TestRunAcquiresTheLockThatItsFlagsName(t *testing.T) {
 	}
 	holder := newClient(t, s.Client()).NewSemaphore("permits", 2)
 	for _, status := range []int{0, statusNotAcquired} {
-		_, err := holder.Acquire(context.Background())
+		_, err := holder.Acquire(ctx)
 		must(t, err)
 		permit(status)
 	}
@@ -281,7 +280,7 @@ func TestRunRefusesABadCommandLine(t *testing.T) {
 // With --skip a job that runs elsewhere is no failure, and everything else is one.
 func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, newClient(t, rdb).NewLock("held").Lock(ctx))
 	must(t, newClient(t, rdb).NewSemaphore("permits", 1).Lock(ctx))
 	must(t, rdb.HSet(ctx, "data", "name", "bob").Err())
@@ -315,11 +314,11 @@ func TestRunDoesNotStartTheCommandWithoutTheLock(t *testing.T) {
 func TestRunWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(context.Background())
+	hold, err := newClient(t, s.Client()).NewLock("job").Acquire(ctx)
 	must(t, err)
 	r := begin(t, s.Addr(), "--wait", "1m", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
-	must(t, hold.Release(context.Background()))
+	must(t, hold.Release(ctx))
 	r.prints("started")
 	assert.Zero(t, r.ends(), r.stderr.String())
 }
@@ -327,7 +326,7 @@ func TestRunWaitsForTheLock(t *testing.T) {
 func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	must(t, newClient(t, s.Client()).NewLock("job").Lock(context.Background()))
+	must(t, newClient(t, s.Client()).NewLock("job").Lock(ctx))
 	r := begin(t, s.Addr(), "--wait", "2s", "--skip", "job", "--", "echo", "started")
 	awaitWaiter(t, s, "job")
 	s.Kill()
@@ -337,7 +336,7 @@ func TestRunDoesNotStartTheCommandIfRedisIsLostInTheWait(t *testing.T) {
 func TestRunSignalEndsTheWait(t *testing.T) {
 	s := testredis.Start(t)
 	c := newClient(t, s.Client())
-	hold, err := c.NewLock("job").Acquire(context.Background())
+	hold, err := c.NewLock("job").Acquire(ctx)
 	must(t, err)
 	for _, signal := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -349,18 +348,18 @@ func TestRunSignalEndsTheWait(t *testing.T) {
 		assert.Contains(t, r.stderr.String(), "the command was not started")
 		assert.Zero(t, waiters(t, c, "job"), "%v: the wait queue", signal)
 	}
-	must(t, hold.Release(context.Background()))
+	must(t, hold.Release(ctx))
 }
 
 // A signal that arrives together with the lock ends the wait, too: untilSignal prefers it.
 func TestRunSignalWinsAgainstTheLock(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	for range 100 { // the signal is read by either of the two parts
-		_, caught := untilSignal(context.Background(), signals)
+		_, caught := untilSignal(ctx, signals)
 		signals <- syscall.SIGTERM
 		require.Equal(t, syscall.SIGTERM, caught())
 	}
-	ctx, caught := untilSignal(context.Background(), signals)
+	ctx, caught := untilSignal(ctx, signals)
 	require.NoError(t, ctx.Err())
 	require.Nil(t, caught())
 }
@@ -509,9 +508,9 @@ func TestRunTellsTheCommandBeforeTheLeaseEnds(t *testing.T) {
 	r := begin(t, s.Addr(), "--lease", "20s", "--grace", "18s", "job", "--", "sh", "-c",
 		"trap 'echo TERM; read x; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
 	r.prints("ready")
-	assert.Greater(t, s.Client().PTTL(context.Background(), "job").Val(), 18*time.Second)
+	assert.Greater(t, s.Client().PTTL(ctx, "job").Val(), 18*time.Second)
 	r.prints("TERM")
-	left := s.Client().PTTL(context.Background(), "job").Val()
+	left := s.Client().PTTL(ctx, "job").Val()
 	assert.Less(t, left, 19*time.Second)
 	assert.Greater(t, left, 10*time.Second)
 	r.input.Close()
@@ -569,7 +568,7 @@ func TestRunEndsTheCommandAfterAForcedRelease(t *testing.T) {
 			r.prints("ready")
 			rdb := testredis.Client(t, s.Addr())
 			testredis.Await(t, "relockctl listens", 15*time.Second, func() bool {
-				return len(rdb.PubSubChannels(context.Background(), "relock_client:*").Val()) == 1
+				return len(rdb.PubSubChannels(ctx, "relock_client:*").Val()) == 1
 			})
 			_, errs, status := ctl(t, s.Addr(), "", "unlock", "--yes", "job")
 			require.Zero(t, status, errs)
@@ -588,7 +587,7 @@ func TestRunEndsTheCommandWhenTheLockIsGone(t *testing.T) {
 	s := testredis.Start(t)
 	r := begin(t, s.Addr(), "--grace", "10s", "job", "--", "sh", "-c", forever)
 	r.prints("ready")
-	require.NoError(t, testredis.Client(t, s.Addr()).Del(context.Background(), "job").Err())
+	require.NoError(t, testredis.Client(t, s.Addr()).Del(ctx, "job").Err())
 	begun := time.Now()
 	assert.Equal(t, statusLost, r.ends())
 	assert.Less(t, time.Since(begun), 15*time.Second)

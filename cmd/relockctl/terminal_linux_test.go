@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -157,7 +156,6 @@ func TestWatchRedrawsTheTerminal(t *testing.T) {
 // fencing token, and one has a long name.
 func holdLong(t *testing.T, s *testredis.Server) (long string) {
 	t.Helper()
-	ctx := context.Background()
 	c, err := relock.New(s.Client(), relock.WithLabel("orders-in-the-back-office-7"))
 	must(t, err)
 	t.Cleanup(func() { c.Close() })

@@ -3,7 +3,6 @@ package main
 // What operators are told when something is not as they expect.
 
 import (
-	"context"
 	"net"
 	"os"
 	"strings"
@@ -19,7 +18,7 @@ import (
 // A key with other data is named with its type, without the advice of relock to programmers.
 func TestOtherDataIsNamedWithItsType(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
 	must(t, rdb.HSet(ctx, "a\nb", "name", "bob").Err())
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
@@ -53,7 +52,7 @@ func TestOtherDataIsNamedWithItsType(t *testing.T) {
 // Each message names what to do next, and a flag of all commands leads to the help that has it.
 func TestMistakesAreAnswered(t *testing.T) {
 	s := testredis.Start(t)
-	must(t, newClient(t, s.Client()).NewLock("lock:invoices:1").Lock(context.Background()))
+	must(t, newClient(t, s.Client()).NewLock("lock:invoices:1").Lock(ctx))
 	for _, c := range []struct {
 		args   []string
 		want   string

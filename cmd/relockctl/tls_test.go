@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,14 +14,14 @@ import (
 func tlsServer(t *testing.T, args ...string) (s *testredis.Server, addr, dir string) {
 	t.Helper()
 	s, addr, _ = testredis.StartTLS(t, args...)
-	settings, err := s.Client().ConfigGet(context.Background(), "tls-ca-cert-file").Result()
+	settings, err := s.Client().ConfigGet(ctx, "tls-ca-cert-file").Result()
 	must(t, err)
 	return s, addr, filepath.Dir(settings["tls-ca-cert-file"])
 }
 
 func TestFlagsForTLS(t *testing.T) {
 	s, addr, dir := tlsServer(t)
-	must(t, newClient(t, s.Client()).NewLock("orders").Lock(context.Background()))
+	must(t, newClient(t, s.Client()).NewLock("orders").Lock(ctx))
 	ca, cert, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
 	for _, args := range [][]string{
 		{"--url", "rediss://" + addr, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key},
@@ -66,7 +65,7 @@ func TestCauseOfATLSFailureIsNamed(t *testing.T) {
 // A user who lacks a permission is told where to look for it.
 func TestMissingPermissionsLeadToTheirPage(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
 	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+ping", "+info").Err())
 	for status, args := range map[int]string{statusFailed: "list", statusNotAcquired: "run x -- true"} {

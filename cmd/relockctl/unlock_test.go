@@ -40,7 +40,6 @@ func (l *logFile) String() string {
 // The log of the holder has the cause of the loss of the lock, also if its lease is not renewed, and within moments.
 func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
 	s := testredis.Start(t)
-	ctx := context.Background()
 	var log logFile
 	c, err := relock.New(s.Client(), relock.WithLabel(""), relock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	must(t, err)
@@ -82,7 +81,7 @@ func (h *beforeForce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // A holder that has acquired the lock after it was shown does not lose it.
 func TestUnlockLeavesHoldersThatWereNotShown(t *testing.T) {
 	s := testredis.Start(t)
-	ctx := relock.ContextWithOwner(context.Background()) // the hook is called on another goroutine
+	ctx := relock.ContextWithOwner(ctx) // the hook is called on another goroutine
 	before, later := newClient(t, s.Client()), newClient(t, s.Client())
 	unlock := func(name string, then func()) error {
 		rdb := s.Client()
@@ -114,7 +113,7 @@ func TestUnlockLeavesHoldersThatWereNotShown(t *testing.T) {
 // command inside of the script.
 func TestUnlockWithoutPermissionNamesThePage(t *testing.T) {
 	s := testredis.Start(t)
-	ctx, rdb := context.Background(), s.Client()
+	rdb := s.Client()
 	must(t, newClient(t, rdb).NewLock("orders").Lock(ctx))
 	must(t, rdb.Do(ctx, "acl", "setuser", "looker", "reset", "on", ">x", "~*", "&*", "+evalsha", "+eval", "+hget", "+hmget",
 		"+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time", "+info", "+ping").Err())

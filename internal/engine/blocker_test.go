@@ -33,7 +33,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 				e := newBubbleEngine(t)
 				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(25 * time.Second)}
 				errs := make(chan error, 2)
-				ctx, end := fails(context.Background(), e)
+				ctx, end := fails(ctx, e)
 				for o := range Owner(2) {
 					go func() {
 						_, err := e.lockWith(ctx, o+1, Request{Wait: forever})
@@ -69,7 +69,7 @@ func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range errs {
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(2-i)*time.Second)
+				ctx, cancel := context.WithTimeout(ctx, time.Duration(2-i)*time.Second)
 				defer cancel()
 				_, errs[i] = e.lockWith(ctx, Owner(i+1), Request{Wait: forever})
 			})

@@ -12,53 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
-
-// The rule of busy.go: the newest fact decides, and Redis must not be the reason.
-func TestLockIsBusyByTheNewestFact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		const second, within, late = time.Second, send.MinWait, send.MinWait + 1
-		reply := func(ttl time.Duration) *blocker { return &blocker{at: start, ttl: ttl} }
-		asked := func(ago time.Duration) inquiry { return inquiry{due: start.Add(5*second - ago + send.MinWait)} }
-		looked := func(held bool, ago time.Duration) poller.Look {
-			l := poller.Look{Held: held}
-			if ago > 0 {
-				l.Asked = start.Add(5*second - ago)
-			}
-			return l
-		}
-		for _, test := range []struct {
-			name   string
-			found  findings // five seconds after the reply
-			holder bool
-			busy   bool
-		}{
-			{"nothing is known", findings{}, false, false},
-			{"a reply", findings{reply: reply(25 * second)}, false, true},
-			{"a reply without a lease", findings{reply: reply(-1)}, false, true},
-			{"a reply whose lease has expired", findings{reply: reply(5*second - within)}, false, false},
-			{"a reply whose lease has just expired", findings{reply: reply(5*second - within + 1)}, false, true},
-			{"a reply whose lease has expired, and a poll", findings{reply: reply(1), look: looked(false, within)}, false, true},
-			{"others are ahead", findings{reply: &blocker{at: start, ttl: second, ahead: true}}, false, true},
-			{"a reply with another reason", findings{reply: &blocker{ttl: -1, cause: errors.New("nodes")}}, false, false},
-			{"a request under way", findings{reply: reply(-1), request: asked(within)}, false, true},
-			{"a request without an answer", findings{reply: reply(-1), request: asked(late)}, false, false},
-			{"the poller found it held", findings{reply: reply(second), look: looked(true, 0)}, false, true},
-			{"the poller found it free", findings{reply: reply(second), look: looked(false, 0)}, false, false},
-			{"the poller asks", findings{reply: reply(-1), look: looked(true, within)}, false, true},
-			{"the poller has no answer", findings{reply: reply(-1), look: looked(true, late)}, false, false},
-			{"a caller here has no answer yet", findings{behind: "x", request: asked(within), unseen: true}, false, false},
-			{"a caller here asks for what another one had", findings{behind: "x", request: asked(within)}, false, true},
-			{"a hold here, and an old reply", findings{reply: reply(second)}, true, true},
-			{"a caller here had an old reply", findings{behind: "x", reply: reply(second)}, false, false},
-		} {
-			assert.Equal(t, test.busy, test.found.busyAt(start.Add(5*second), test.holder), test.name)
-		}
-	})
-}
 
 // A scene is what happens to the lock x until the time of a caller is up.
 type scene struct {
@@ -68,14 +23,14 @@ type scene struct {
 
 // elsewhere makes the other process hold the lock; a lease of 0 is renewed.
 func (s *scene) elsewhere(lease time.Duration) {
-	ok, err := s.other.lockWith(context.Background(), 9, leased(lease))
+	ok, err := s.other.lockWith(ctx, 9, leased(lease))
 	assert.NoError(s.t, err)
 	assert.True(s.t, ok)
 }
 
 // ahead starts another caller of the same process, which waits in front.
 func (s *scene) ahead() {
-	go func() { _, _ = s.lockWith(context.Background(), 3, Request{Wait: forever}) }()
+	go func() { _, _ = s.lockWith(ctx, 3, Request{Wait: forever}) }()
 	synctest.Wait()
 }
 
@@ -166,7 +121,7 @@ func TestEndOfAWaitTellsBusyFromNoAnswer(t *testing.T) {
 						time.Sleep(2 * time.Hour)
 					}()
 					test.play(s)
-					ctx, cancel := context.WithCancel(context.Background())
+					ctx, cancel := context.WithCancel(ctx)
 					defer cancel()
 					request := Request{Wait: test.lasts}
 					if by != "time" {
@@ -195,10 +150,10 @@ func TestClosedClientIsNotBusy(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := e.another()
 		other.lock(1)
-		within, stop := e.UntilClosed(context.Background())
+		within, stop := e.UntilClosed(ctx)
 		defer stop()
 		errs := make(chan error, 2)
-		for o, ctx := range map[Owner]context.Context{2: context.Background(), 3: within} {
+		for o, ctx := range map[Owner]context.Context{2: ctx, 3: within} {
 			go func() {
 				_, err := e.lockWith(ctx, o, Request{Wait: forever})
 				errs <- err
@@ -212,44 +167,5 @@ func TestClosedClientIsNotBusy(t *testing.T) {
 			assert.NotErrorIs(t, err, ErrBusy)
 		}
 		other.unlock(1)
-	})
-}
-
-// A caller with a wait of 0 is told by the same rule.
-func TestTryLockWithoutAWaitTellsBusyFromNoAnswer(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		tries := func() (bool, error) { return e.lockWith(context.Background(), 2, Request{}) }
-		busy := func() {
-			t.Helper()
-			ok, err := tries()
-			assert.False(t, ok)
-			assert.NoError(t, err)
-		}
-		other := e.another()
-		other.lock(1)
-		busy()
-		waits := make(chan bool)
-		go func() {
-			e.lock(1)
-			waits <- true
-		}()
-		synctest.Wait()
-		busy() // behind a caller that waits
-		other.unlock(1)
-		<-waits
-		busy() // behind a holder of this process
-		e.unlock(1)
-
-		e.faults(fakeredis.Fault{Late: time.Minute})
-		_, err := tries()
-		assert.ErrorIs(t, err, ErrNoAnswer)
-		go func() { e.lock(1); waits <- true }()
-		time.Sleep(time.Second)
-		_, err = tries()
-		assert.ErrorIs(t, err, ErrNoAnswer, "behind a caller without an answer")
-		e.heal()
-		<-waits
-		e.unlock(1)
-		time.Sleep(time.Hour)
 	})
 }

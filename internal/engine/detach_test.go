@@ -31,7 +31,7 @@ func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detach
 // mustDetach is detached, which Redis confirms.
 func (e *bubbleEngine) mustDetach(keep time.Duration) Detached {
 	e.t.Helper()
-	d, err := e.detached(context.Background(), keep)
+	d, err := e.detached(ctx, keep)
 	require.NoError(e.t, err)
 	return d
 }
@@ -73,7 +73,7 @@ func TestLateAnswerToAnAttachThatIsConfirmedPutsNothingBack(t *testing.T) {
 		e := newBubbleEngine(t)
 		d := e.mustDetach(time.Hour)
 		e.renames(lateAnswer)
-		require.NoError(t, e.attach(context.Background(), 2, d))
+		require.NoError(t, e.attach(ctx, 2, d))
 		tries := e.redis.Count("rename")
 		require.Equal(t, 3, tries, "tries, with that of Detach")
 		time.Sleep(time.Minute)
@@ -89,7 +89,7 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 300 * time.Millisecond})
-		got := later(func() error { return e.attach(context.Background(), 2, d) })
+		got := later(func() error { return e.attach(ctx, 2, d) })
 		synctest.Wait()
 		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the request has run")
 		e.stopAcquiring()
@@ -117,7 +117,7 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 			}
 			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		require.Error(t, e.attach(ctx, 2, d))
 		time.Sleep(time.Until(end) + 2*UnlockTime)
@@ -140,7 +140,7 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 			for i, pause := range []time.Duration{0, send.ResendTime / 2} {
 				time.Sleep(pause)
 				h, op := s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), waitOptions{}
-				op.Ctx = context.Background()
+				op.Ctx = ctx
 				a := newAttachBackend(&op, h, d)
 				a.orphans = orphans[i] // an answer that does not come: it is awaited for send.ResendTime
 				a.giveUp()
@@ -170,7 +170,7 @@ func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 		holds := func(field string) { e.redis.Set(func() { e.redis.Record("x").Field = field }) }
 		holds("a field of another process")
 		e.renames(fakeredis.Fault{Late: 3 * time.Second})
-		assert.ErrorIs(t, e.attach(context.Background(), 2, d), ErrNotHeld)
+		assert.ErrorIs(t, e.attach(ctx, 2, d), ErrNotHeld)
 		require.Equal(t, "a field of another process", e.redis.Holder("x"))
 		holds(d.Field) // the other process has given up
 		tries := e.redis.Count("rename")
@@ -186,7 +186,7 @@ func TestAttachAsksAgainIfTooLittleOfTheLeaseIsLeft(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(2*time.Second))
 		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 1500 * time.Millisecond}, lateAnswer)
-		require.NoError(t, e.attach(context.Background(), 2, d))
+		require.NoError(t, e.attach(ctx, 2, d))
 		assert.Equal(t, 4, e.redis.Count("rename"), "the requests: of Detach, two that are slow, and one more")
 		e.holdOf(newFakeLock(e.redis, "x").Traits().ID, 2, func(h *hold) {
 			assert.Greater(t, e.watchdog.Left(&h.record.lease), time.Second, "what is left of the lease")
@@ -219,12 +219,12 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 		d := e.mustDetach(time.Hour)
 		r.exits.Store(true)
 		go func() {
-			_ = e.attach(context.Background(), 2, d)
+			_ = e.attach(ctx, 2, d)
 			assert.Fail(t, "the goroutine has not ended")
 		}()
 		time.Sleep(3 * time.Second)
 		assert.Equal(t, d.Field, e.redis.Holder("x"))
-		require.NoError(t, e.attach(context.Background(), 2, d))
+		require.NoError(t, e.attach(ctx, 2, d))
 		e.unlock(2)
 	})
 }
@@ -235,7 +235,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
+		l := newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
 		e.take(l, 1)
 		e.fail(func(verb string) fakeredis.Fault {
 			if verb == "rename" {
@@ -267,10 +267,10 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 			before := e.redis.Count("rename")
 			d.MaxEnd = time.Now().Add(time.Second).UnixMilli()
 			e.renames(fakeredis.Fault{Answer: of.answer})
-			_ = e.attach(context.Background(), 2, d)
+			_ = e.attach(ctx, 2, d)
 			assert.Equal(t, of.requests, e.redis.Count("rename")-before, name)
 			time.Sleep(time.Minute)
-			_ = e.Release(context.Background(), newFakeLock(e.redis, "x"), 2)
+			_ = e.Release(ctx, newFakeLock(e.redis, "x"), 2)
 		})
 	}
 }
@@ -283,7 +283,7 @@ func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
 		e.putBacks.under.Store(d.Field, make(chan struct{}))
 		before, began := e.redis.Count("rename"), time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*UnlockTime)
+		ctx, cancel := context.WithTimeout(ctx, 10*UnlockTime)
 		defer cancel()
 		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
 		assert.Equal(t, 2, e.redis.Count("rename")-before, "requests")
@@ -318,7 +318,7 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 		})
 		e.lock(2)
 		d := giving.mustDetach(time.Hour)
-		require.NoError(t, e.attach(context.Background(), 2, d))
+		require.NoError(t, e.attach(ctx, 2, d))
 		assert.Empty(t, r.Holder("x"))
 	})
 }
@@ -330,7 +330,7 @@ func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
 		e := newBubbleEngine(t)
 		d := e.mustDetach(time.Hour)
 		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
 		synctest.Wait()

@@ -27,13 +27,13 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 		var wg sync.WaitGroup
 		for o := Owner(2); o < 10; o++ {
 			wg.Go(func() {
-				err := e.misses(context.Background(), o, Request{Wait: forever})
+				err := e.misses(ctx, o, Request{Wait: forever})
 				assert.ErrorIs(t, err, send.ErrClosed)
 			})
 		}
 		held := newFakeLock(e.redis, "held")
 		e.take(held, 1)
-		guarded, err := e.Guard(context.Background(), held, 1)
+		guarded, err := e.Guard(ctx, held, 1)
 		require.NoError(t, err)
 		synctest.Wait()
 		start := time.Now()
@@ -41,10 +41,10 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 		wg.Wait()
 		assert.Zero(t, time.Since(start), "time taken")
 		assert.ErrorIs(t, context.Cause(guarded), send.ErrClosed, "the guard says %v", context.Cause(guarded))
-		err = e.misses(context.Background(), 3, Request{Wait: 0})
+		err = e.misses(ctx, 3, Request{Wait: 0})
 		assert.ErrorIs(t, err, send.ErrClosed, "lock after close")
 		assert.NotEmpty(t, e.redis.Holder("held"), "close has released what is held")
-		err = e.Release(context.Background(), held, 1)
+		err = e.Release(ctx, held, 1)
 		assert.NoError(t, err, "unlock after close")
 		assert.Empty(t, e.redis.Holder("held"), "unlock after close")
 		other.unlock(1)
@@ -104,7 +104,7 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 			wg.Go(func() {
 				for range 20 {
 					b := newFakeLock(r, "x")
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(30))*time.Second)
+					ctx, cancel := context.WithTimeout(ctx, time.Duration(1+rng.IntN(30))*time.Second)
 					req := Request{Wait: forever}
 					switch rng.IntN(3) {
 					case 0:
@@ -177,7 +177,7 @@ func TestEngineGoesOnWhileTwoRenewalsOfAHoldAreUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const short = 500 * time.Millisecond
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(short))
-		ctx, x, y := context.Background(), newFakeLock(e.redis, "x"), newFakeLock(e.redis, "y")
+		x, y := newFakeLock(e.redis, "x"), newFakeLock(e.redis, "y")
 		e.lock(1)
 		e.faults(fakeredis.Fault{Late: time.Second}, "renew")
 		time.Sleep(3 * short / 5)

@@ -194,14 +194,14 @@ func (e *bubbleEngine) acquire(ctx context.Context, kind contract.Record, o Owne
 // take has o acquire l: with the request r, or else with one that waits for as long as it takes.
 func (e *bubbleEngine) take(l contract.Record, o Owner, r ...Request) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), l, o, append(r, Request{Wait: forever})[0])
+	ok, err := e.acquire(ctx, l, o, append(r, Request{Wait: forever})[0])
 	assert.NoError(e.t, err, "%v does not get the lock", o)
 	assert.True(e.t, ok, "%v does not get the lock", o)
 }
 
 func (e *bubbleEngine) giveBack(l contract.Lock, o Owner) {
 	e.t.Helper()
-	assert.NoError(e.t, e.Release(context.Background(), l, o), "%v cannot unlock", o)
+	assert.NoError(e.t, e.Release(ctx, l, o), "%v cannot unlock", o)
 }
 
 // lock and unlock are take and giveBack of the lock x.
@@ -225,7 +225,7 @@ func (e *bubbleEngine) acquiring(ctx context.Context, l contract.Record, o Owner
 
 // asking is acquiring of the lock x, and locking closes the channel when o has it.
 func (e *bubbleEngine) asking(o Owner) chan error {
-	return e.acquiring(context.Background(), newFakeLock(e.redis, "x"), o)
+	return e.acquiring(ctx, newFakeLock(e.redis, "x"), o)
 }
 
 func (e *bubbleEngine) locking(o Owner) <-chan struct{} {
@@ -292,12 +292,12 @@ func (e *bubbleEngine) misses(ctx context.Context, o Owner, r Request) error {
 }
 
 func (e *bubbleEngine) unlockErr(o Owner) error {
-	return e.Release(context.Background(), newFakeLock(e.redis, "x"), o)
+	return e.Release(ctx, newFakeLock(e.redis, "x"), o)
 }
 
 func (e *bubbleEngine) guarded(o Owner) context.Context {
 	e.t.Helper()
-	ctx, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), o)
+	ctx, err := e.Guard(ctx, newFakeLock(e.redis, "x"), o)
 	assert.NoError(e.t, err, "no guard for %v", o)
 	return ctx
 }

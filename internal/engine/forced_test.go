@@ -229,7 +229,7 @@ func TestHintChecksAllRecordsOfTheLock(t *testing.T) {
 			kind := newFakeLock(r, "x")
 			kind.traits.ID.Half, kind.key = half, "x"+half
 			e.take(kind, 1)
-			guarded, err := e.Guard(context.Background(), kind, 1)
+			guarded, err := e.Guard(ctx, kind, 1)
 			require.NoError(t, err)
 			guards = append(guards, guarded)
 		}
@@ -265,12 +265,12 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			f()
 		})
 		defer func() { <-done }()
-		return force(e, context.Background())
+		return force(e, ctx)
 	}
 	passes := func(e *bubbleEngine) func() {
 		return func() {
 			e.unlock(1)
-			ok, err := e.lockWith(context.Background(), 2, Request{Lease: time.Hour})
+			ok, err := e.lockWith(ctx, 2, Request{Lease: time.Hour})
 			assert.NoError(e.t, err)
 			assert.True(e.t, ok)
 		}
@@ -284,7 +284,7 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 		keeps bool // the record was not deleted
 	}{
 		"held before": {
-			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },
 			owner: 1, freed: true,
 		},
 		"acquired before the request runs": {
@@ -314,13 +314,13 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 		},
 		"the answer is lost": {
 			fault: forces(fakeredis.Fault{Err: io.EOF}),
-			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },
 			owner: 1, fails: true,
 		},
 		"the answer comes when the caller has left": {
 			fault: forces(fakeredis.Fault{Late: time.Second}),
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 				defer cancel()
 				return force(e, ctx)
 			},
@@ -340,13 +340,13 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 						return f
 					}
 				})
-				return force(e, context.Background())
+				return force(e, ctx)
 			},
 			owner: 1, freed: true, fails: true,
 		},
 		"the request is refused": {
 			fault: forces(fakeredis.Fault{Block: answerError("NOPERM this user has no permissions")}),
-			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, context.Background()) },
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },
 			owner: 1, fails: true, keeps: true,
 		},
 	} {
@@ -371,7 +371,7 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 func TestForceEndsAHoldThatHasAdoptedTheRecord(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFencedFake(e.redis, "x")
+		l := newFencedFake(e.redis, "x")
 		for o := Owner(1); o <= 2; o++ {
 			go func() {
 				e.take(l, o)
@@ -396,7 +396,7 @@ func TestForceEndsAHoldThatHasAdoptedTheRecord(t *testing.T) {
 func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		l := newFakeLock(e.redis, "x")
 		e.lock(1)
 		detached, _, err := e.Detach(ctx, l, 1, time.Hour)
 		require.NoError(t, err)

@@ -39,7 +39,7 @@ func TestEngineGuardEndsWithItsValidity(t *testing.T) {
 					time.Since(start),
 				)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-				_, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), 1)
+				_, err := e.Guard(ctx, newFakeLock(e.redis, "x"), 1)
 				assert.ErrorIs(t, err, ErrLockLost, "a new guard")
 				assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 				err = e.unlockErr(1)
@@ -98,7 +98,7 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 		e.lock(1)
 		b := newFakeLock(e.redis, "x")
 		for range 100 {
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(ctx)
 			g, err := e.Guard(ctx, b, 1)
 			require.NoError(t, err)
 			cancel()
@@ -109,28 +109,5 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 		e.holdOf(b.Traits().ID, 1, func(h *hold) { n = len(h.guards) })
 		assert.Zero(t, n, "guards of ended contexts are remembered")
 		e.unlock(1)
-	})
-}
-
-// The Err of a guard is set as soon as its hold is marked as lost. The goroutine that marks the hold cancels the guards
-// afterwards, and the scheduler may delay it for any time.
-func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		guarded := e.guarded(1)
-		s := e.retain("x")
-		defer s.release()
-		h := s.find(newFakeLock(e.redis, "x").Traits().ID, 1)
-		var guards guard.Ends
-		s.locked(func() { // the state in which lose unlocks the mutex
-			h.lostLocked(false)
-			h.loss, guards = LossError(ErrExpired), h.guards.Take()
-		})
-		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
-		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		guards.EndAll(nil)
-		e.watchdog.Remove(&h.record.lease)
-		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		e.deleteRecord()
 	})
 }

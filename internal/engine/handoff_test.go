@@ -93,7 +93,6 @@ func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 		"re-entry?": {{Wait: forever}, {Wait: forever}},
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			ctx := context.Background()
 			e.lock(1, r[0])
 			var all sync.WaitGroup
 			all.Go(func() {
@@ -121,7 +120,7 @@ func TestHandoffEndsWithValidity(t *testing.T) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
 		e.faults(fakeredis.Fault{Block: io.EOF})
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		got := e.acquiring(ctx, newFakeLock(e.redis, "x"), 2)
 		time.Sleep(e.WatchdogTimeout)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
@@ -198,7 +197,7 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 			e.HandoffWindow = time.Hour
 			lock := newFencedFake(e.redis, "x")
 			e.lock(1)
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(ctx)
 			got := make(chan bool, 1)
 			go func() {
 				ok, _ := e.acquire(ctx, lock, 2, Request{Wait: forever})
@@ -233,7 +232,7 @@ func TestHandoffWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 		const shared, next = Owner(-1), Owner(2)
 		e.lock(shared)
 		var all sync.WaitGroup
-		soon, cancel := context.WithTimeout(context.Background(), time.Minute)
+		soon, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		lock := func(o Owner) {
 			ok, err := e.lockWith(soon, o, Request{Wait: forever})
@@ -267,7 +266,7 @@ func TestForceUnlockDuringAHandoffReachesTheSuccessor(t *testing.T) {
 		e.redis.Latency = 5 * time.Millisecond
 		forced := make(chan bool)
 		go func() {
-			ok, err := e.Force(context.Background(), newFakeLock(e.redis, "x"))
+			ok, err := e.Force(ctx, newFakeLock(e.redis, "x"))
 			assert.NoError(t, err)
 			forced <- ok
 		}()
@@ -331,7 +330,7 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 							if rng.IntN(5) == 0 {
 								q.Lease = time.Minute
 							}
-							ctx, cancel := context.WithCancel(context.Background())
+							ctx, cancel := context.WithCancel(ctx)
 							if rng.IntN(3) == 0 {
 								time.AfterFunc(time.Duration(rng.IntN(15))*time.Millisecond, cancel)
 							}
@@ -466,7 +465,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					h := before.lockState.find(kind.Traits().ID, 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.Field().ID, h.Field().ID, "Lock returned with the record of the holder before")
-					ctx, err := e.Guard(context.Background(), kind, 2)
+					ctx, err := e.Guard(ctx, kind, 2)
 					require.NoError(t, err)
 					time.Sleep(time.Second)
 					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
@@ -508,7 +507,7 @@ func TestHandoffSharesTheLockBetweenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, workers, section = 4, 16, time.Millisecond
 		r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Millisecond}
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		var all sync.WaitGroup
 		var turns []int // the numbers of the clients that had the lock, in order
 		var longest time.Duration
@@ -560,7 +559,7 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 			a.rtt.Observe(15 * time.Millisecond)
 		}
 		a.HandoffWindow = 0
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		a.lock(1)
 		go func() { _, _ = other.lockWith(ctx, 9, Request{Wait: forever}) }()
 		time.Sleep(50 * time.Millisecond)
@@ -619,7 +618,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 					assert.NoError(t, err)
 					assert.True(t, ok)
 				}
-				background, r := context.Background(), Request{Wait: forever}
+				background, r := ctx, Request{Wait: forever}
 				lock(background, 1, r)
 				if c.owner == 4 {
 					r.Lease = time.Hour
@@ -655,7 +654,7 @@ func TestWaitThatTheContextEndsLeavesNothing(t *testing.T) {
 func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Minute
-		ctx, l := context.Background(), newFencedFake(e.redis, "x")
+		l := newFencedFake(e.redis, "x")
 		e.take(l, 1)
 		go func() { _, _ = e.acquire(endingCtx{ctx}, l, 2, Request{Wait: forever}) }()
 		synctest.Wait()
@@ -681,7 +680,7 @@ func (c slowCtx) Done() <-chan struct{} {
 // owner has re-entered it, and knows of it: so the loss is reported.
 func TestLossOfAReentryOfAHandoffIsReported(t *testing.T) {
 	for passes, caller := range map[time.Duration]context.Context{
-		0: slowCtx{context.Background()}, 2 * time.Second: endingCtx{context.Background()},
+		0: slowCtx{ctx}, 2 * time.Second: endingCtx{ctx},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := 0

@@ -7,7 +7,6 @@ package engine
 // Rule: each hold has a token of its own, greater than those before it, whatever happens to a block.
 
 import (
-	"context"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -28,7 +27,7 @@ func (e *bubbleEngine) fencedCrowd(holds int, each func(o Owner)) (tokens []int6
 	var all sync.WaitGroup
 	for o := Owner(1); o <= Owner(holds); o++ {
 		all.Go(func() {
-			ok, err := e.acquire(context.Background(), lock, o, Request{Wait: forever})
+			ok, err := e.acquire(ctx, lock, o, Request{Wait: forever})
 			assert.NoError(e.t, err)
 			assert.True(e.t, ok)
 			time.Sleep(time.Millisecond)
@@ -39,7 +38,7 @@ func (e *bubbleEngine) fencedCrowd(holds int, each func(o Owner)) (tokens []int6
 			}
 			tokens = append(tokens, token)
 			each(o)
-			assert.NoError(e.t, e.Release(context.Background(), lock, o))
+			assert.NoError(e.t, e.Release(ctx, lock, o))
 		})
 		synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and gets no handover
 	}
@@ -76,7 +75,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 			return false
 		},
 		"forced": func(e *bubbleEngine, lock contract.Record, _ Owner) bool {
-			ok, err := e.Force(context.Background(), lock)
+			ok, err := e.Force(ctx, lock)
 			assert.NoError(e.t, err)
 			assert.True(e.t, ok)
 			return false
@@ -101,7 +100,7 @@ func TestRestOfABlockEndsWithItsRecord(t *testing.T) {
 						if o < 4 || end(e, lock, o) {
 							e.giveBack(lock, o)
 						} else {
-							assert.ErrorIs(t, e.Release(context.Background(), lock, o), ErrLockLost)
+							assert.ErrorIs(t, e.Release(ctx, lock, o), ErrLockLost)
 						}
 					})
 					synctest.Wait()

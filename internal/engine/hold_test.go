@@ -122,13 +122,13 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 		last := Owner(3 * expiredKept)
 		assert.ErrorIs(
 			t,
-			e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", last-1)), last),
+			e.Release(ctx, newFakeLock(e.redis, fmt.Sprint("name", last-1)), last),
 			ErrLockLost,
 			"unlock of the last one",
 		)
 		assert.ErrorIs(
 			t,
-			e.Release(context.Background(), newFakeLock(e.redis, "name0"), 1),
+			e.Release(ctx, newFakeLock(e.redis, "name0"), 1),
 			ErrNotHeld,
 			"unlock of the first one",
 		)
@@ -142,7 +142,7 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 		e.lock(1)
 		guarded := e.guarded(1)
 		e.deleteRecord()
-		err := e.misses(context.Background(), 1, Request{Wait: forever})
+		err := e.misses(ctx, 1, Request{Wait: forever})
 		require.ErrorIs(t, err, ErrLockLost, "re-entry of a hold whose record has gone")
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the guard says %v", context.Cause(guarded))
 		e.assertFree("the re-entry took the lock anew")
@@ -188,7 +188,7 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 			wg.Go(func() { e.lock(o) })
 		}
 		synctest.Wait()
-		err := e.misses(context.Background(), o, Request{Wait: 0})
+		err := e.misses(ctx, o, Request{Wait: 0})
 		assert.NoError(t, err)
 		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld, "unlock of what is not held yet")
 		other.unlock(9)
@@ -210,7 +210,7 @@ func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := e.another()
 		other.lock(9)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()
 		synctest.Wait()
 		got := e.asking(1)
@@ -252,7 +252,7 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 		got := e.asking(o)
 		synctest.Wait()
 		start := time.Now()
-		err := e.misses(context.Background(), o, Request{Wait: 0})
+		err := e.misses(ctx, o, Request{Wait: 0})
 		assert.ErrorIs(t, err, ErrNoAnswer)
 		assert.Less(t, time.Since(start), time.Second+send.Slack)
 		require.NoError(t, <-got)
@@ -265,7 +265,6 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 // S2: the validity of an extended lease counts from before the request was sent, and a shorter lease changes nothing.
 func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
 		e.lock(1, leased(10*time.Second))
 		guarded := e.guarded(1)
@@ -285,7 +284,6 @@ func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 // S5: a hold whose lease expires while Extend waits for its answer is lost, although Redis has extended the record.
 func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
 		e.lock(1, leased(600*time.Millisecond))
 		e.faults(fakeredis.Fault{Answer: 700 * time.Millisecond}, "renew")
@@ -301,7 +299,7 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		lock := newFakeLock(e.redis, "x")
 		e.lock(1, leased(10*time.Second))
 		e.faults(fakeredis.Fault{Answer: 2 * time.Second}, "renew")
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), context.DeadlineExceeded)
 		time.Sleep(10 * time.Second)
@@ -325,7 +323,7 @@ func TestEndlessLeaseThatWasGivenUpLeavesNoRecord(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.lock(1, leased(10*time.Minute))
 				e.faults(fakeredis.Fault{Answer: 2 * time.Second})
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				ctx, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
 				assert.ErrorIs(t, ask(ctx, e), context.DeadlineExceeded)
 				time.Sleep(11 * time.Minute)

@@ -56,11 +56,11 @@ func TestRecordIsDeletedAfterAnUnansweredRequest(t *testing.T) {
 				l := newFakeLock(e.redis, "x")
 				e.take(l, 1, leased(10*time.Second))
 				partition(e.redis, c.verb, 30*time.Second)
-				short, cancel := context.WithTimeout(context.Background(), time.Second)
+				short, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
 				require.Error(t, c.request(short, e, l))
 				if c.unlocks {
-					_ = e.Release(context.Background(), l, 1)
+					_ = e.Release(ctx, l, 1)
 				}
 				time.Sleep(2 * time.Minute)
 				e.assertFree("the record long after the outage")
@@ -83,7 +83,7 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.undoing.Store(of.others)
 				partition(e.redis, "acquire", 30*time.Second)
-				short, cancel := context.WithTimeout(context.Background(), time.Second)
+				short, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
 				err := e.misses(short, 1, leased(of.lease))
 				require.Error(t, err)
@@ -102,7 +102,7 @@ func TestRecordIsDeletedAfterAnUnansweredAttempt(t *testing.T) {
 // No answer is lost: an explicit lease, a re-entry without one, and an outage at Unlock.
 func TestRecordIsDeletedAfterALongLeaseThatIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		l := newFakeLock(e.redis, "x")
 		for _, lease := range []time.Duration{time.Hour, 0} {
 			e.take(l, 1, leased(lease))
 		}
@@ -117,7 +117,7 @@ func TestRecordIsDeletedAfterALongLeaseThatIsRenewed(t *testing.T) {
 // A late try of the attempt gives the record its lease again, after a part of it has passed.
 func TestRecordIsDeletedAfterALateTry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		l := newFakeLock(e.redis, "x")
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Ghost: 3 * time.Second})
 		e.take(l, 1, Request{Wait: forever, Lease: 5 * time.Second})
 		require.NoError(t, e.Extend(ctx, l, 1, 5*time.Second))
@@ -147,7 +147,7 @@ func TestRecordIsDeletedIfItsLeaseEndsDuringARequest(t *testing.T) {
 				e.take(l, 1, leased(5*time.Second))
 				time.Sleep(4700 * time.Millisecond)
 				runsLate(e.redis, c.verb, 1, c.fault)
-				ctx, cancel := context.WithTimeout(context.Background(), 600*time.Millisecond)
+				ctx, cancel := context.WithTimeout(ctx, 600*time.Millisecond)
 				defer cancel()
 				require.Error(t, c.request(ctx, e, l))
 				time.Sleep(20 * time.Second)
@@ -177,7 +177,7 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 	r := e.redis
 	other, l := joinBubbleEngine(t, r, "other"), lineLock{newFakeLock(r, "x")}
 	other.lock(99)
-	short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	gaveUp, got := make(chan error), make(chan error)
 	go func() {
@@ -186,7 +186,7 @@ func leavesPlace(t *testing.T, e *bubbleEngine, fault fakeredis.Fault, next Requ
 	}()
 	synctest.Wait()
 	go func() {
-		_, err := e.acquire(context.Background(), l, 2, next)
+		_, err := e.acquire(ctx, l, 2, next)
 		got <- err
 	}()
 	time.Sleep(4700 * time.Millisecond)
@@ -227,7 +227,7 @@ func TestRecordIsDeletedAfterALateTryOfTheCallerBefore(t *testing.T) {
 		l := leavesPlace(t, e, fakeredis.Fault{Late: 700 * time.Millisecond}, Request{Wait: forever})
 		time.Sleep(time.Second)
 		e.outage(time.Minute)
-		assert.Error(t, e.Release(context.Background(), l, 2))
+		assert.Error(t, e.Release(ctx, l, 2))
 		time.Sleep(3 * time.Minute)
 		e.assertFree("the record long after the outage")
 	})
@@ -241,13 +241,13 @@ func TestLateGrantToTheCallerBeforeWakesTheNextOne(t *testing.T) {
 		e := joinBubbleEngine(t, r, "client", func(c *Config) { c.PollInterval = time.Minute })
 		other, l, start := joinBubbleEngine(t, r, "other"), lineLock{newFakeLock(r, "x")}, time.Now()
 		other.lock(99)
-		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		gaveUp, got := make(chan error), make(chan error)
 		for o, c := range map[Owner]struct {
 			context.Context
 			done chan error
-		}{1: {short, gaveUp}, 2: {context.Background(), got}} {
+		}{1: {short, gaveUp}, 2: {ctx, got}} {
 			go func() {
 				time.Sleep(time.Duration(o) * time.Millisecond)
 				_, err := e.acquire(c, l, o, Request{Wait: forever})
@@ -283,7 +283,7 @@ func TestRecordIsDeletedIfMaxHoldEndsDuringAReentry(t *testing.T) {
 			}
 			return f
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 3500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 3500*time.Millisecond)
 		defer cancel()
 		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.Error(t, err)
@@ -310,7 +310,7 @@ func TestRecordIsDeletedAtMaxHoldAfterASlowRenewal(t *testing.T) {
 		assert.Equal(t, 1, holdCountOf(e.Engine, l, 1), "the hold before the end of MaxHold")
 		time.Sleep(1300 * time.Millisecond)
 		e.assertFree("the record after MaxHold")
-		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrMaxHold)
+		assert.ErrorIs(t, e.Release(ctx, l, 1), ErrMaxHold)
 	})
 }
 
@@ -322,7 +322,7 @@ func TestRecordIsDeletedIfLockReturnsTheLoss(t *testing.T) {
 		e.faults(fakeredis.Fault{Err: io.EOF}, "renew")
 		time.Sleep(e.WatchdogTimeout)
 		e.assertHeld("the renewals have run")
-		_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		_, err := e.lockWith(ctx, 1, Request{Wait: forever})
 		require.ErrorIs(t, err, ErrLockLost)
 		synctest.Wait()
 		e.assertFree("the record that nobody holds")
@@ -353,7 +353,7 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 					}
 					return f
 				})
-				ctx, cancel := context.WithTimeout(context.Background(), c.givesUp)
+				ctx, cancel := context.WithTimeout(ctx, c.givesUp)
 				defer cancel()
 				again := later(func() error { return reenterForAnHour(ctx, e, l) })
 				synctest.Wait()
@@ -381,7 +381,7 @@ func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) 
 			synctest.Test(t, func(t *testing.T) {
 				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(math.MaxInt64))
 				time.Sleep(time.Second)
-				takes(context.Background(), e)
+				takes(ctx, e)
 				e.outage(time.Minute)
 				require.ErrorContains(t, e.unlockErr(2), "not confirmed")
 				time.Sleep(2 * time.Minute)
@@ -403,7 +403,7 @@ func TestDeletionInTheBackgroundEndsWithTheLease(t *testing.T) {
 					e.take(l, 1, leased(length))
 					time.Sleep(e.WatchdogTimeout / 2) // a lease that is renewed has been renewed
 					e.faults(fakeredis.Fault{Block: io.EOF})
-					require.ErrorContains(t, e.Release(context.Background(), l, 1), "not confirmed")
+					require.ErrorContains(t, e.Release(ctx, l, 1), "not confirmed")
 					time.Sleep(2*limits.MinHold + 2*late.Life + 2*UnlockTime)
 					assert.Zero(t, e.atWork(), "goroutines in the outage")
 				})

@@ -46,7 +46,7 @@ func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
 				l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 				e.take(l, 1, leased(30*time.Second))
 				runsLate(e.redis, c.verb, 1, fakeredis.Fault{Late: 3 * time.Second})
-				c.asks(context.Background(), e, l)
+				c.asks(ctx, e, l)
 				for range holdCountOf(e.Engine, l, 1) {
 					e.giveBack(l, 1)
 				}
@@ -62,7 +62,6 @@ func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
 func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		ctx := context.Background()
 		const most = 21 * time.Second
 		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
 		e.take(first, 1)
@@ -87,7 +86,7 @@ func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
 // A Detach of a hold with MinHold is not confirmed, and runs late: MinHold still ends in time.
 func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
 		e.take(l, 1)
 		e.faults(fakeredis.Fault{Ghost: 6 * time.Second}, "rename")
 		_, ended, err := e.Detach(ctx, l, 1, time.Hour)
@@ -116,7 +115,7 @@ func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
 func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
 		l.traits.Fenced, l.traits.DrawsSingly = true, true
 		e.take(l, 1)
 		got := e.acquiring(ctx, l, 2)

@@ -9,7 +9,6 @@ package engine
 // after the hold is in lateness_minhold_test.go and lateness_deleted_test.go.
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -36,31 +35,11 @@ func runsLate(r *fakeredis.Redis, verb string, n int, f fakeredis.Fault) {
 	})
 }
 
-// LimitValidity of a lock whose lease MaxHold has cut does not prolong it: the allowance for the drift of clocks stays.
-func TestLimitValidityProlongsNoLease(t *testing.T) {
-	for name, count := range map[string]int{"one": 1, "re-entered": 2} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				l := newLimitedLock(e.redis, contract.Limits{Max: 10 * time.Second})
-				for range count {
-					e.take(l, 1, leased(10*time.Second))
-				}
-				time.Sleep(5 * time.Second)
-				end := time.Now().Add(time.Minute)
-				valid := e.ValidUntil(l, 1, end)
-				e.LimitValidity(l, 1, end)
-				assert.Equal(t, valid, e.ValidUntil(l, 1, end))
-				time.Sleep(6 * time.Second)
-			})
-		})
-	}
-}
-
 // A Detach asks for the rest of MaxHold, and runs late: the detached hold does not outlive MaxHold.
 func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const most = 10 * time.Second
-		ctx, l, end := context.Background(), newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
+		l, end := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
 		e.take(l, 1)
 		time.Sleep(6 * time.Second)
 		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})

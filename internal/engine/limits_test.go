@@ -54,7 +54,7 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 			if !first {
 				e.giveBack(l, 1)
 			}
-			require.NoError(t, report.GiveBack(context.Background()))
+			require.NoError(t, report.GiveBack(ctx))
 			if first {
 				e.giveBack(l, 1)
 			}
@@ -70,7 +70,7 @@ func TestMinHoldIsKeptForAHoldThatWasAcquiredBefore(t *testing.T) {
 // asks Redis itself. A later hold of the same owner is not touched.
 func TestGiveBackOfAHoldThatWasNotUsed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 10 * time.Second})
 		var report Report
 		e.take(l, 1, Request{Wait: forever, Report: &report})
 		got := later(func() error { _, err := e.acquire(ctx, l, 2, Request{Wait: forever}); return err })
@@ -104,7 +104,7 @@ func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 		l := newLimitedLock(e.redis, contract.Limits{MinHold: 40 * time.Second})
 		e.take(l, 1)
 		e.faults(fakeredis.Fault{Block: io.EOF})
-		assert.Error(t, e.Release(context.Background(), l, 1))
+		assert.Error(t, e.Release(ctx, l, 1))
 		time.Sleep(3 * time.Second)
 		e.heal()
 		time.Sleep(31 * time.Second)
@@ -130,7 +130,7 @@ func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 				return fakeredis.Fault{}
 			}
 		})
-		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
+		assert.ErrorIs(t, e.Release(ctx, l, 1), ErrLockLost)
 		assert.False(t, lost, "a request was lost")
 	})
 }
@@ -170,7 +170,7 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 			})
 			time.Sleep(10*time.Second + 100*time.Millisecond)
 			require.Equal(t, 1, e.redis.Count("renew"), "%s: renewals", name)
-			assert.NoError(t, e.Release(context.Background(), l, 1), name)
+			assert.NoError(t, e.Release(ctx, l, 1), name)
 			require.Empty(t, faults, name)
 			time.Sleep(time.Until(start.Add(13900 * time.Millisecond)))
 			e.assertHeld("%s: the record before its time is over", name)
@@ -187,7 +187,7 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				e.redis.Latency = latency
-				l, ctx, start := newLimitedLock(e.redis, contract.Limits{Max: d}), context.Background(), time.Now()
+				l, start := newLimitedLock(e.redis, contract.Limits{Max: d}), time.Now()
 				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 				require.True(t, ok)
 				require.NoError(t, err)
@@ -235,7 +235,6 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-			ctx := context.Background()
 			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
 			e.take(first, 1)
 			var got time.Time
@@ -272,7 +271,7 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for _, lease := range []time.Duration{0, 4 * time.Second} {
-			l, ctx, start := newLimitedLock(e.redis, contract.Limits{Max: 5 * time.Second}), context.Background(), time.Now()
+			l, start := newLimitedLock(e.redis, contract.Limits{Max: 5 * time.Second}), time.Now()
 			for range 2 {
 				ok, err := e.acquire(ctx, l, 1, leased(lease))
 				require.True(t, ok)
@@ -296,7 +295,7 @@ func holdCountOf(e *Engine, l contract.Lock, o Owner) int {
 // few requests.
 func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l, begin := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second}), time.Now()
+		l, begin := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second}), time.Now()
 		e.take(l, 1, leased(5*time.Second))
 		runsLate(e.redis, "renew", 1, fakeredis.Fault{Answer: 700 * time.Millisecond, Err: io.EOF})
 		short, cancel := context.WithTimeout(ctx, time.Second/2)
@@ -314,7 +313,7 @@ func TestMinHoldIsKeptByFewRequestsAfterTheLease(t *testing.T) {
 // record is not deleted when its owner learns of the loss.
 func TestMinHoldIsKeptAfterALossThatFollowsAHandoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 2 * time.Minute})
 		e.lock(1)
 		taken := begin(func() {
 			_, err := e.acquire(ctx, l, 2, Request{Wait: forever})

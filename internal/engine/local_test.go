@@ -75,10 +75,10 @@ func TestLossOfALocalLockHasItsCause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				l := newFakeLocalLock(e)
-				ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever, Lease: c.lease})
+				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: c.lease})
 				require.NoError(t, err)
 				require.True(t, ok)
-				guarded, err := e.Guard(context.Background(), l, 1)
+				guarded, err := e.Guard(ctx, l, 1)
 				require.NoError(t, err)
 				field := l.field
 				if c.over {
@@ -90,7 +90,7 @@ func TestLossOfALocalLockHasItsCause(t *testing.T) {
 				<-guarded.Done()
 				assert.ErrorIs(t, context.Cause(guarded), c.cause)
 				assert.Equal(t, []string{field}, l.lost)
-				assert.ErrorIs(t, e.Release(context.Background(), l, 1), c.cause)
+				assert.ErrorIs(t, e.Release(ctx, l, 1), c.cause)
 			})
 		})
 	}
@@ -101,11 +101,11 @@ func TestLossOfALocalLockBeforeItHasBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newFakeLocalLock(e)
 		l.broken = errLocal
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
 		assert.Len(t, l.lost, 1)
-		assert.ErrorIs(t, e.Release(context.Background(), l, 1), errLocal)
+		assert.ErrorIs(t, e.Release(ctx, l, 1), errLocal)
 	})
 }
 
@@ -117,14 +117,14 @@ func TestLocalLockIsFreeAfterAPanic(t *testing.T) {
 			l.field = "client:1:1" // what the attempt has acquired by then
 			panic("no")
 		}
-		assert.Panics(t, func() { _, _ = e.acquire(context.Background(), l, 1, Request{Wait: forever}) })
+		assert.Panics(t, func() { _, _ = e.acquire(ctx, l, 1, Request{Wait: forever}) })
 		synctest.Wait()
 		assert.Empty(t, l.field, "it is rolled back")
 		l.asked = func() {}
-		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		assert.NoError(t, err)
 		assert.True(t, ok)
-		assert.NoError(t, e.Release(context.Background(), l, 1))
+		assert.NoError(t, e.Release(ctx, l, 1))
 		assert.Zero(t, e.holds(), "holds that are left")
 	})
 }
@@ -135,15 +135,15 @@ func TestRefusalOfALocalLockIsBusyOrNot(t *testing.T) {
 		l := newFakeLocalLock(e)
 		for _, wait := range []time.Duration{0, time.Second} {
 			l.refusal = Refusal{Who: "others have it", Wait: 10 * time.Millisecond}
-			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: wait})
+			ok, err := e.acquire(ctx, l, 1, Request{Wait: wait})
 			assert.NoError(t, err)
 			assert.False(t, ok)
 			l.refusal.Cause = errLocal
-			_, err = e.acquire(context.Background(), l, 1, Request{Wait: wait})
+			_, err = e.acquire(ctx, l, 1, Request{Wait: wait})
 			assert.ErrorIs(t, err, errLocal)
 		}
 		l.refusal.Cause = nil
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		assert.ErrorIs(t, err, ErrBusy)

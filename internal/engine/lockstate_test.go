@@ -6,18 +6,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // C3: the engine remembers nothing of a lock without holders and waiters.
@@ -35,7 +28,6 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 // C3: the last user of a lock state removes it from the table, however the use ends.
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
-	ctx := context.Background()
 	short := leased(lease)
 	for how, use := range map[string]func(e *bubbleEngine, other *bubbleEngine){
 		"Lock and Unlock": func(e, _ *bubbleEngine) {
@@ -142,125 +134,9 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 // refusedFor asserts that owner 9 does not get the lock within wait.
 func (e *bubbleEngine) refusedFor(wait time.Duration) {
 	e.t.Helper()
-	ok, err := e.lockWith(context.Background(), 9, Request{Wait: wait})
+	ok, err := e.lockWith(ctx, 9, Request{Wait: wait})
 	assert.NoError(e.t, err)
 	assert.False(e.t, ok)
-}
-
-// A lock state stays in the table while it has a user, and is the same object for all its users.
-func TestNameStaysWhileItIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		s := e.retain("x")
-		e.lock(1)
-		s.release()
-		assert.Same(t, s, e.retain("x"), "the name of a hold")
-		s.release()
-		e.unlock(1)
-		assert.NotSame(t, s, e.retain("x"), "the name after the last use")
-		e.retain("x").release()
-		assert.Equal(t, []string{"x"}, e.textsInUse(), "one user is left")
-	})
-}
-
-// A lock state that is made after Close is closed from the start.
-func TestNameAfterCloseIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		before := e.retain("before")
-		defer before.release()
-		require.NoError(t, e.Close())
-		after := e.retain("after")
-		defer after.release()
-		for _, s := range []*lockState{before, after} {
-			s.locked(func() { assert.True(t, s.closed, s.name) })
-		}
-	})
-}
-
-// No call walks over all lock states: the error for a caller that holds nothing costs the same while 100,000 locks of
-// other names are held as while one is.
-func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
-	const few, calls, factor = 1, 1001, 10
-	many := full(20_000, 100_000)
-	ctx := context.Background()
-	r := fakeredis.New()
-	e := abandonedBubbleEngine(t, r, withLogger(slog.New(slog.DiscardHandler)))
-	defer func() { assert.NoError(t, e.Close()) }()
-	holds := 0
-	hold := func(n int) {
-		for ; holds < n; holds++ {
-			e.take(newFakeLock(r, fmt.Sprint("name", holds)), 1, Request{Lease: time.Hour})
-		}
-		require.Equal(t, n, e.names(), "names in use")
-	}
-	stranger, free, held := Owner(2), newFakeLock(r, "free"), newFakeLock(r, "name0")
-	ask := map[string]func(kind contract.Record) error{
-		"Unlock": func(kind contract.Record) error { return e.Release(ctx, kind, stranger) },
-		"Guard":  func(kind contract.Record) error { _, err := e.Guard(ctx, kind, stranger); return err },
-		"Token":  func(kind contract.Record) error { _, err := e.Token(kind, stranger); return err },
-	}
-	costs := func() map[string]time.Duration {
-		medians := make(map[string]time.Duration)
-		for method, f := range ask {
-			for what, b := range map[string]*fakeLock{"a free lock": free, "a lock of another owner": held} {
-				took := make([]time.Duration, calls)
-				for i := range took {
-					start := time.Now()
-					err := f(b)
-					took[i] = time.Since(start)
-					require.ErrorIs(t, err, ErrNotHeld)
-				}
-				slices.Sort(took)
-				medians[method+" of "+what] = took[calls/2]
-			}
-		}
-		return medians
-	}
-	hold(few)
-	before := costs()
-	hold(many)
-	for what, cost := range costs() {
-		assert.LessOrEqual(
-			t,
-			cost,
-			factor*max(before[what], time.Microsecond),
-			"%s, %v beside %d holds",
-			what,
-			before[what],
-			few,
-		)
-	}
-}
-
-// A holdSet finds the holds that are in it, and no others, whatever the order in which they come and go.
-func TestHoldSetFindsItsHolds(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2))
-	var set holdSet
-	model := make(map[holdKey]*hold)
-	for range 3000 {
-		key := holdKey{[]string{"", "read", "write"}[random.IntN(3)], Owner(random.IntN(4))}
-		switch h := model[key]; {
-		case h == nil:
-			lock := newFakeLock(nil, "x")
-			lock.traits.ID.Half = key.half
-			model[key] = &hold{claim: claim{lock: lock, owner: key.owner}}
-			set.put(model[key])
-		case random.IntN(2) == 0:
-			set.remove(h)
-			delete(model, key)
-		}
-		for _, half := range []string{"", "read", "write"} {
-			other := holdKey{half, key.owner}
-			require.Same(t, model[other], set.get(other), "the hold of %v", other)
-		}
-		require.ElementsMatch(t, slices.Collect(maps.Values(model)), slices.Collect(set.all()), "all holds")
-	}
-	for h := range set.all() {
-		set.remove(h)
-	}
-	require.Empty(t, slices.Collect(set.all()), "after all were removed in a loop over them")
 }
 
 // Each time that an uncontended Lock takes the mutex of its lock state costs time, and the next step has to look again

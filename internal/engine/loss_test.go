@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -177,11 +176,11 @@ func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 // and an Extend that are answered in between return the loss, with its cause.
 func TestAnswerBesideALossReturnsTheLoss(t *testing.T) {
 	again := func(e *bubbleEngine, l contract.Record) error {
-		_, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		_, err := e.acquire(ctx, l, 1, Request{Wait: forever})
 		return err
 	}
 	extend := func(e *bubbleEngine, l contract.Record) error {
-		return e.Extend(context.Background(), l, 1, time.Minute)
+		return e.Extend(ctx, l, 1, time.Minute)
 	}
 	for name, c := range map[string]struct {
 		limits contract.Limits
@@ -234,6 +233,6 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 		e.heal()
 		time.Sleep(longestUndoPause + time.Second)
 		e.assertFree()
-		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
+		assert.ErrorIs(t, e.Release(ctx, l, 1), ErrLockLost)
 	})
 }

@@ -31,19 +31,6 @@ func (e *bubbleEngine) holdBy(id contract.LockID, o Owner) (h *hold, field strin
 	return h, field
 }
 
-// A late answer to an attempt is read with the target of that attempt, although the operation has made another one.
-func TestEachAttemptHasOrphansOfItsOwn(t *testing.T) {
-	op, asked := new(acquireOp), []target{{hold: new(hold)}, {hold: new(hold)}, {hold: new(hold)}}
-	var handlers []*orphans
-	for _, t := range asked {
-		handlers = append(handlers, op.orphansOf(t))
-	}
-	for i, of := range asked {
-		assert.Same(t, of.hold, handlers[i].target.hold, "attempt %d", i+1)
-		assert.Same(t, op, handlers[i].acquireOp)
-	}
-}
-
 // A late grant is needed for as long as a hold of this process has its field: also if the hold for which it was asked
 // has ended, and others share the record.
 func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
@@ -165,7 +152,7 @@ func TestLateGrantWakesACallerThatIsBackInTheLocalQueue(t *testing.T) {
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r}, func(c *Config) { c.PollInterval = time.Minute })
 		var all sync.WaitGroup
 		all.Go(func() {
-			_, err := e.lockWith(context.Background(), 1, Request{})
+			_, err := e.lockWith(ctx, 1, Request{})
 			assert.ErrorIs(t, err, io.EOF)
 		})
 		synctest.Wait()
@@ -207,7 +194,7 @@ func TestLateAnswerThatTheLockIsBusyWakesNoCaller(t *testing.T) {
 			r.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
 			r.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 3 * send.ResendTime / 2} }
 		})
-		ok, _ := e.acquire(context.Background(), entryLock{newFakeLock(r, "x")}, 1, Request{Wait: minute})
+		ok, _ := e.acquire(ctx, entryLock{newFakeLock(r, "x")}, 1, Request{Wait: minute})
 		require.False(t, ok)
 		assert.LessOrEqual(t, r.Count("acquire"), 2*(1+int(minute/(10*time.Second))))
 		r.Set(func() { r.Fault = nil })
@@ -241,7 +228,7 @@ func TestTryWithoutAConnectionWakesNoCaller(t *testing.T) {
 			r.Records["x"] = &fakeredis.Record{Field: "other", Levels: 1, Expires: time.Now().Add(time.Hour)}
 			r.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Answer: 3 * send.ResendTime / 2} }
 		})
-		ok, _ := e.lockWith(context.Background(), 1, Request{Wait: minute})
+		ok, _ := e.lockWith(ctx, 1, Request{Wait: minute})
 		require.False(t, ok)
 		assert.LessOrEqual(t, r.Count("acquire"), 8) // of three attempts
 		r.Set(func() { r.Fault = nil })
@@ -307,7 +294,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 // A hold that is about to adopt a field, and is not acquired, leaves the field when it ends.
 func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, fenced := context.Background(), newFencedFake(e.redis, "x")
+		fenced := newFencedFake(e.redis, "x")
 		e.take(fenced, 1)
 		h, _ := e.holdBy(fenced.Traits().ID, 1)
 		refused := e.acquiring(ctx, fenced, 2)
@@ -318,23 +305,6 @@ func TestFieldThatIsNotAdoptedHasNoUsers(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		assert.False(t, h.Field().InUse())
 		e.assertFree()
-	})
-}
-
-// A late grant for a hold that was lost is not needed, before and after its owner has learned of the loss.
-func TestLateGrantOfALostHoldIsNotNeeded(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		for _, cause := range []error{errGone, ErrExpired} {
-			e.lock(1)
-			h, field := e.holdBy(newFakeLock(e.redis, "x").Traits().ID, 1)
-			assert.True(t, h.needs(field))
-			e.deleteRecord()
-			h.record.lease.SetValidUntil(e.watchdog.Now())
-			h.lose(cause)
-			assert.False(t, h.needs(field), "%v", cause)
-			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-			assert.False(t, h.needs(field), "%v: the loss was reported", cause)
-		}
 	})
 }
 
@@ -365,7 +335,7 @@ func TestRepeatedUnlockOfAnInnerAcquireReportsARecordThatIsGone(t *testing.T) {
 func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		l := newFakeLock(e.redis, "x")
 		seen := map[string]int{}
 		e.fail(func(v string) (f fakeredis.Fault) {
 			seen[v]++
@@ -395,7 +365,7 @@ func TestLateTryIsNotRolledBackDuringTheReleaseOfItsSuccessor(t *testing.T) {
 func TestLateTryIsRolledBackAfterTheReleaseOfTheAdopter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		ctx, l, start := context.Background(), newFencedFake(e.redis, "x"), time.Now()
+		l, start := newFencedFake(e.redis, "x"), time.Now()
 		runsLate(e.redis, "acquire", 1, fakeredis.Fault{Late: 3 * time.Second})
 		e.take(l, 1)
 		require.Less(t, time.Since(start), 2*time.Second)

@@ -33,9 +33,9 @@ func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
 			first, second := e.wants(1, "x"), e.wants(2, "x")
-			require.NoError(t, e.enterQueue(waitsFor(context.Background(), time.Time{}), first))
+			require.NoError(t, e.enterQueue(waitsFor(ctx, time.Time{}), first))
 			time.AfterFunc(time.Second, func() { first.leaveQueue() })
-			err := e.enterQueue(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
+			err := e.enterQueue(waitsFor(ctx, time.Now().Add(time.Second)), second)
 			assert.True(t, err == nil || err == errBypassQueue, "%v", err) // no owner was seen
 			synctest.Wait()
 			second.leaveQueue()

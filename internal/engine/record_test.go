@@ -16,7 +16,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -25,7 +24,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 	for name, notice := range map[string]func(e *bubbleEngine){
 		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.WatchdogTimeout / 2) },
 		"a re-entry": func(e *bubbleEngine) {
-			ok, err := e.share(context.Background(), 2, Request{Wait: forever})
+			ok, err := e.share(ctx, 2, Request{Wait: forever})
 			assert.False(e.t, ok, "re-entry")
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
@@ -54,26 +53,6 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			e.unlock(6)
 		})
 	}
-}
-
-// Each owner that shares a record has a hold count of its own.
-func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.shares(1)
-		e.shares(2)
-		e.shares(2)
-		e.shares(1)
-		e.shares(2)
-		for _, o := range []Owner{1, 2, 1, 2} {
-			e.unlock(o)
-			e.assertHeld("the record is gone while owner 2 reads")
-		}
-		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld, "one Unlock too many")
-		time.Sleep(3 * e.WatchdogTimeout)
-		e.assertHeld("the record is not renewed")
-		e.unlock(2)
-		e.assertFree("the record is left")
-	})
 }
 
 // A loss is reported to all holders, even if the first of them is unlocking.
@@ -129,79 +108,6 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	for o := Owner(1); o <= many; o++ {
 		err := e.unlockErr(o)
 		require.ErrorIs(t, err, ErrLockLost, "%v was not told", o)
-	}
-}
-
-// A record is lost once, for all its holds. No owner shares the record afterwards.
-func TestRecordEndsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		e.shares(1)
-		e.shares(2)
-		var shared *record
-		kept := func() (kept bool) {
-			shared.first.lockState.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
-			return kept
-		}
-		e.holdOf(e.shared().Traits().ID, 1, func(h *hold) { shared = h.record })
-		assert.True(t, kept(), "a record that is renewed")
-		assert.Len(t, shared.lose(errGone, nil), 2, "losses to report")
-		assert.False(t, kept(), "a record that has ended")
-		assert.Empty(t, shared.lose(errGone, nil), "losses to report of a record that has ended")
-		assert.Empty(t, shared.lose(errForced, nil), "losses to report of a record that has ended")
-		for o := range Owner(2) {
-			err := e.unlockErr(o + 1)
-			assert.ErrorIs(t, err, ErrLockLost)
-			assert.NotErrorIs(t, err, errForced, "the first cause counts")
-		}
-		clear(e.redis.Records)
-	})
-}
-
-// No owner shares a record whose validity is over or nearly over, and no such record is handed off.
-func TestRecordIsKeptWhileItIsValid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		e.lock(1)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) {
-			trusted := e.watchdog.Left(&h.record.lease)
-			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false,
-				-time.Second: false} {
-				h.record.lease.SetValidUntil(e.watchdog.Now() + left)
-				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.Now()), "with %v left", left)
-			}
-			h.record.lease.SetValidUntil(e.watchdog.Now() + trusted)
-		})
-		e.unlock(1)
-	})
-}
-
-// The engine tries to delete a record for as long as the record may exist in Redis: for one more watchdog timeout, or
-// until about the end of an explicit lease.
-func TestRecordEndIsThatOfTheLease(t *testing.T) {
-	for _, length := range []time.Duration{0, time.Minute} {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.redis.Latency = 10 * time.Millisecond
-			e.lock(1, leased(length))
-			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
-			var h *hold
-			e.holdOf(contract.LockID{Name: "x"}, 1, func(found *hold) { h = found })
-			var expires time.Time
-			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
-			if length == 0 {
-				assert.Equal(t, e.WatchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
-				assert.False(
-					t,
-					h.recordEnd().Before(expires),
-					"assumed %v, and lasts %v",
-					time.Until(h.recordEnd()),
-					time.Until(expires),
-				)
-			} else {
-				assert.WithinDuration(t, expires, h.recordEnd(), lease.Drift(length))
-			}
-			e.unlock(1)
-		})
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -25,7 +24,7 @@ import (
 func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Late: 3 * time.Second}, "acquire")
-		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
 		defer cancel()
 		start := time.Now()
 		err := e.misses(ctx, 1, Request{Wait: forever})
@@ -43,7 +42,7 @@ func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
 func TestEngineAttemptThatRunsAfterItsRollbackExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
-		err := e.misses(context.Background(), 1, Request{Wait: forever})
+		err := e.misses(ctx, 1, Request{Wait: forever})
 		require.Error(t, err)
 		e.heal()
 		time.Sleep(2 * UnlockTime)
@@ -70,7 +69,7 @@ func TestEngineAttemptThatRunsAfterAnOutageIsRolledBack(t *testing.T) {
 			}
 			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
 		}
-		err := e.misses(context.Background(), 1, Request{Wait: time.Second})
+		err := e.misses(ctx, 1, Request{Wait: time.Second})
 		require.Error(t, err)
 		time.Sleep(outage)
 		e.heal()
@@ -94,7 +93,7 @@ func TestEngineRollbackThatIsRefusedGoesOn(t *testing.T) {
 				}
 				return fakeredis.Fault{Block: refusal}
 			}
-			err := e.misses(context.Background(), 1, Request{Wait: time.Second, Lease: time.Hour})
+			err := e.misses(ctx, 1, Request{Wait: time.Second, Lease: time.Hour})
 			require.Error(t, err)
 			time.Sleep(long)
 			e.assertHeld()
@@ -115,7 +114,7 @@ func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		e.undoing.Store(mostUndone - 1)
 		for owner := range Owner(3) {
-			err := e.misses(context.Background(), owner+1, Request{Wait: time.Second})
+			err := e.misses(ctx, owner+1, Request{Wait: time.Second})
 			require.Error(t, err)
 		}
 		time.Sleep(2 * UnlockTime)
@@ -228,7 +227,7 @@ func TestUnlockBesideAReentryHandsNothingOff(t *testing.T) {
 	for name, fenced := range map[string]bool{"fenced": true, "not fenced": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, r := context.Background(), fakeredis.New()
+				r := fakeredis.New()
 				e, other := joinBubbleEngine(t, r, "client", withWindow(time.Minute)), joinBubbleEngine(t, r, "other")
 				l := newFakeLock(r, "x")
 				l.traits.Fenced = fenced
@@ -289,7 +288,7 @@ func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.faults(fakeredis.Fault{Ghost: late}, "acquire")
-			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			err := e.misses(ctx, 1, Request{Wait: forever})
 			require.Error(t, err)
@@ -310,10 +309,10 @@ func TestEngineRollsBackARequestThatPanics(t *testing.T) {
 			e.redis.Set(func() {
 				e.redis.Fault = func(v string) fakeredis.Fault { return fakeredis.Fault{Panics: v == verb} }
 			})
-			_, err := e.acquire(context.Background(), b, 1, Request{Wait: forever})
+			_, err := e.acquire(ctx, b, 1, Request{Wait: forever})
 			if verb == "release" {
 				require.NoError(t, err)
-				err = e.Release(context.Background(), b, 1)
+				err = e.Release(ctx, b, 1)
 			}
 			var p *send.HookPanic
 			require.ErrorAs(t, err, &p)
@@ -348,9 +347,9 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 		}
 		time.Sleep(time.Second) // the time limit of the next request begins later
 		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
-		first := later(func() error { return e.Release(context.Background(), b, o) })
+		first := later(func() error { return e.Release(ctx, b, o) })
 		synctest.Wait()
-		second := later(func() error { return e.Release(context.Background(), b, o) })
+		second := later(func() error { return e.Release(ctx, b, o) })
 		synctest.Wait()
 		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
 		e.deleteRecord()
@@ -435,25 +434,11 @@ func TestUnlockOfALostHoldDoesNotWaitForASilentRedis(t *testing.T) {
 	})
 }
 
-// In a service a hold whose field has too few users is released all the same: otherwise the watchdog would renew, for
-// no owner, what no owner can release.
-func TestHoldWhoseFieldHasTooFewUsersIsReleased(t *testing.T) {
-	defer func(before bool) { tenancy.Strict = before }(tenancy.Strict)
-	tenancy.Strict = false
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.holdOf(contract.LockID{Name: "x"}, 1, func(h *hold) { h.Field().Leave() })
-		e.unlock(1)
-		e.assertFree()
-		assert.Zero(t, e.leases(), "leases")
-	})
-}
-
 // A goroutine leaves that has just been given the owner mutex, and the hold was ended by an Unlock that has waited for
 // the mutex in vain. Nothing of the hold stays.
 func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, l := context.Background(), newFakeLock(e.redis, "x")
+		l := newFakeLock(e.redis, "x")
 		e.lock(1)
 		h, _ := e.holdBy(l.Traits().ID, 1)
 		require.NoError(t, h.enterHold(e.waitOptionsFor(ctx))) // the first goroutine

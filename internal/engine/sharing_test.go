@@ -41,7 +41,7 @@ func (e *bubbleEngine) share(ctx context.Context, o Owner, r Request) (bool, err
 // it.
 func (e *bubbleEngine) shares(o Owner) {
 	e.t.Helper()
-	ok, err := e.share(context.Background(), o, Request{Wait: forever})
+	ok, err := e.share(ctx, o, Request{Wait: forever})
 	assert.NoError(e.t, err, "%v is not admitted", o)
 	assert.True(e.t, ok, "%v is not admitted", o)
 }
@@ -50,7 +50,7 @@ func (e *bubbleEngine) shares(o Owner) {
 func (e *bubbleEngine) sharesNot(o Owner, r Request) {
 	e.t.Helper()
 	before := e.redis.Count("acquire")
-	ok, err := e.share(context.Background(), o, r)
+	ok, err := e.share(ctx, o, r)
 	assert.NoError(e.t, err, "%v", o)
 	assert.False(e.t, ok, "%v was admitted", o)
 	assert.NotEqual(e.t, before, e.redis.Count("acquire"), "%v sent no request", o)
@@ -145,7 +145,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.shares(1)
 		e.sharesNot(2, Request{Wait: 0, Lease: time.Minute})
 		e.unlock(1)
-		ok, err := e.share(context.Background(), 1, Request{Wait: 0, Lease: time.Minute})
+		ok, err := e.share(ctx, 1, Request{Wait: 0, Lease: time.Minute})
 		require.NoError(t, err)
 		require.True(t, ok)
 		e.sharesNot(2, Request{Wait: 0})
@@ -167,7 +167,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		_ = e.Close()
-		ok, err := e.share(context.Background(), 2, Request{Wait: 0})
+		ok, err := e.share(ctx, 2, Request{Wait: 0})
 		assert.False(t, ok, "after Close")
 		assert.ErrorIs(t, err, send.ErrClosed, "after Close")
 		e.unlock(1)
@@ -236,7 +236,7 @@ func TestReaderThatGivesUpDelaysNoOtherReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := e.another()
 		other.lock(1)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		gave := later(func() error {
 			_, err := e.share(ctx, 1, Request{Wait: forever})
 			return err
@@ -283,7 +283,7 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 		e.shares(2)
 		e.redis.Latency = time.Second
 		done := later(func() error {
-			_, err := e.share(context.Background(), 2, Request{Wait: forever})
+			_, err := e.share(ctx, 2, Request{Wait: forever})
 			return err
 		})
 		synctest.Wait()
@@ -318,7 +318,7 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 				all.Go(func() {
 					rng := rand.New(rand.NewPCG(seed, uint64(o)))
 					for time.Now().Before(stop) {
-						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(3000))*time.Millisecond)
+						ctx, cancel := context.WithTimeout(ctx, time.Duration(rng.IntN(3000))*time.Millisecond)
 						ok, _ := e.share(ctx, o, Request{Wait: time.Duration(rng.IntN(2000)-1000) * time.Millisecond})
 						cancel()
 						if !ok {
@@ -361,7 +361,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 			return fakeredis.Fault{Late: UnlockTime + time.Second}
 		})
 		reentry := later(func() error {
-			_, err := e.share(context.Background(), 2, Request{Wait: forever})
+			_, err := e.share(ctx, 2, Request{Wait: forever})
 			return err
 		})
 		synctest.Wait()

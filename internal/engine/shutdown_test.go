@@ -28,14 +28,14 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		waiter := e.asking(2)
 		synctest.Wait()
 		start := time.Now()
-		done := e.shutdownLater(context.Background())
+		done := e.shutdownLater(ctx)
 		assert.ErrorIs(t, <-waiter, send.ErrClosed, "who waits")
 		assert.ErrorIs(t, context.Cause(guarded), send.ErrClosed, "the guard")
 		for o := Owner(1); o < 3; o++ {
-			_, err := e.lockWith(context.Background(), o, Request{})
+			_, err := e.lockWith(ctx, o, Request{})
 			assert.ErrorIs(t, err, send.ErrClosed, "%v asks", o)
 		}
-		_, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), 1)
+		_, err := e.Guard(ctx, newFakeLock(e.redis, "x"), 1)
 		assert.ErrorIs(t, err, send.ErrClosed, "another guard")
 		assert.Zero(t, time.Since(start), "time taken")
 		time.Sleep(time.Minute)
@@ -47,7 +47,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		assert.NoError(t, <-done)
 		assert.Equal(t, time.Minute, time.Since(start), "time taken")
 		e.assertFree()
-		assert.NoError(t, e.Shutdown(context.Background()), "Shutdown after Close")
+		assert.NoError(t, e.Shutdown(ctx), "Shutdown after Close")
 	})
 }
 
@@ -56,7 +56,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		e.take(newFakeLock(e.redis, "other"), -7)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		err := e.Shutdown(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -74,7 +74,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 func TestShutdownEndsWithClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
+		first, second := e.shutdownLater(ctx), e.shutdownLater(ctx)
 		assert.NoError(t, e.Close())
 		assert.ErrorIs(t, <-first, send.ErrClosed)
 		assert.ErrorIs(t, <-second, send.ErrClosed)
@@ -87,7 +87,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		e.take(newFakeLock(e.redis, "explicit"), 1, leased(time.Second))
-		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
+		first, second := e.shutdownLater(ctx), e.shutdownLater(ctx)
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, first, "it returns while a lock is held")
 		e.redis.Set(func() { clear(e.redis.Records) })
@@ -103,7 +103,7 @@ func TestShutdownRollsBackAnAttemptUnderWay(t *testing.T) {
 		e.redis.Latency = 400 * time.Millisecond
 		got := e.asking(1)
 		time.Sleep(time.Millisecond)
-		assert.NoError(t, e.Shutdown(context.Background()))
+		assert.NoError(t, e.Shutdown(ctx))
 		assert.ErrorIs(t, <-got, send.ErrClosed)
 		e.assertFree()
 	})

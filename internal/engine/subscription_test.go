@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -96,7 +95,7 @@ func TestEngineAsksOnceMoreWhenTheTimeIsUp(t *testing.T) {
 					time.AfterFunc(free, func() { other.unlock(1) })
 				}
 				before, start := e.redis.Count("acquire"), time.Now()
-				ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+				ok, err := e.lockWith(ctx, 2, Request{Wait: wait})
 				assert.NoError(t, err)
 				assert.Equal(t, c.released, ok, "the lock was acquired")
 				assert.Equal(t, wait, time.Since(start))
@@ -129,7 +128,7 @@ func TestEngineWaitsBrieflyForItsLastAnswer(t *testing.T) {
 			return f
 		})
 		start := time.Now()
-		err := e.misses(context.Background(), 2, Request{Wait: wait})
+		err := e.misses(ctx, 2, Request{Wait: wait})
 		assert.NoError(t, err)
 		assert.Equal(t, wait+send.MinWait, time.Since(start))
 		other.unlock(1)

@@ -46,7 +46,7 @@ func inSyncedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *synce
 // Each request after which an owner relies on its hold for longer is confirmed by replicas, and a release is not.
 func TestReplicasConfirmWhatAnOwnerReliesOn(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
-		ctx, lock := context.Background(), newFakeLock(e.redis, "x")
+		lock := newFakeLock(e.redis, "x")
 		for range 2 {
 			e.take(lock, 1, Request{Lease: 10 * time.Second})
 		}
@@ -72,7 +72,7 @@ func TestReplicasNeedNotConfirmMinHold(t *testing.T) {
 // know of a longer one. The record, which may last longer, is deleted when the hold has ended.
 func TestExtendThatReplicasDoNotConfirmChangesNothing(t *testing.T) {
 	inSyncedBubble(t, func(t *testing.T, e *bubbleEngine, r *syncedRedis) {
-		ctx, lock, begin := context.Background(), newFakeLock(e.redis, "x"), time.Now()
+		lock, begin := newFakeLock(e.redis, "x"), time.Now()
 		e.take(lock, 1, Request{Lease: 10 * time.Second})
 		guarded := e.guarded(1)
 		r.behind = true

@@ -94,7 +94,7 @@ func (u *faultyUser) guards(e *bubbleEngine, o Owner) {
 // locksSoon locks and unlocks x, which must be free, or become free without the end of a lease.
 func (e *bubbleEngine) locksSoon(o Owner) {
 	e.t.Helper()
-	ok, err := e.lockWith(context.Background(), o, Request{Wait: 5 * time.Second})
+	ok, err := e.lockWith(ctx, o, Request{Wait: 5 * time.Second})
 	assert.NoError(e.t, err, "%v does not get the lock", o)
 	if assert.True(e.t, ok, "%v does not get the lock", o) {
 		e.unlock(o)
@@ -104,7 +104,6 @@ func (e *bubbleEngine) locksSoon(o Owner) {
 // A call cancels a guard, whose context has a fault. The next calls of the owner, and of others, succeed.
 func TestFaultyGuardLeavesNothingTaken(t *testing.T) {
 	const lease = time.Hour
-	ctx := context.Background()
 	unlock := func(e *bubbleEngine) { _ = e.unlockErr(1) }
 	detach := func(e *bubbleEngine) { _, _, _ = e.Detach(ctx, newFakeLock(e.redis, "x"), 1, lease) }
 	for name, c := range map[string]struct {
@@ -163,7 +162,7 @@ func TestFaultyGuardOfAHandoffThatIsGivenUpLeavesNothingTaken(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
 		e.lock(1)
 		wakes := make(chan struct{})
-		late := lateCtx{context.Background(), wakes}
+		late := lateCtx{ctx, wakes}
 		ended := begin(func() {
 			u.dies(func() { _, _ = e.lockWith(late, 2, Request{Wait: forever}) })
 		})
@@ -202,7 +201,7 @@ func TestFaultyGuardOfAnUnconfirmedUnlockLeavesNoRecord(t *testing.T) {
 		u.guards(e, 1)
 		e.faults(fakeredis.Fault{Late: 30 * time.Second}, "renew")
 		extended := begin(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 			defer cancel()
 			assert.Error(t, e.Extend(ctx, l, 1, 2*time.Hour))
 		})
@@ -236,7 +235,7 @@ func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
 			e.shares(o)
 		}
 		u.guards(e, 1)
-		other, err := e.Guard(context.Background(), e.shared(), 3)
+		other, err := e.Guard(ctx, e.shared(), 3)
 		require.NoError(t, err)
 		h, _ := e.holdBy(e.shared().Traits().ID, 1)
 		e.deleteRecord()
@@ -249,7 +248,7 @@ func TestFaultyGuardKeepsNoLossFromOthers(t *testing.T) {
 		}
 		assert.Equal(t, 3, n, "losses that were reported")
 		for o := Owner(1); o <= 3; o++ {
-			assert.ErrorIs(t, e.Release(context.Background(), e.shared(), o), ErrLockLost)
+			assert.ErrorIs(t, e.Release(ctx, e.shared(), o), ErrLockLost)
 		}
 	})
 }
@@ -368,7 +367,7 @@ func TestFaultyGuardDoesNotStopTheWatchdog(t *testing.T) {
 					time.Sleep(time.Millisecond) // the watchdog comes to it first
 					var guards []context.Context
 					for _, name := range []string{"a", "b", "c"} {
-						guard, err := e.Guard(context.Background(), acquire(name, length), 1)
+						guard, err := e.Guard(ctx, acquire(name, length), 1)
 						require.NoError(t, err)
 						guards = append(guards, guard)
 					}
@@ -410,8 +409,8 @@ func TestShutdownAfterOneWithAFaultyGuard(t *testing.T) {
 	withFaults(t, func(t *testing.T, e *bubbleEngine, u *faultyUser) {
 		e.lock(1)
 		u.guards(e, 1)
-		u.dies(func() { _ = e.Shutdown(context.Background()) })
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		u.dies(func() { _ = e.Shutdown(ctx) })
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		start, done := time.Now(), e.shutdownLater(ctx)
 		e.unlock(1)
@@ -435,7 +434,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 			ok, err := e.acquire(t.Context(), semaphore(o), o, leased(time.Hour))
 			require.NoError(t, err)
 			require.True(t, ok)
-			ctx := context.Background()
+			ctx := ctx
 			if o == 1 { // the first one that is ended
 				ctx = u.context()
 			}
@@ -445,7 +444,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		u.dead.Store(true)
-		_, _ = e.ForceBy(context.Background(), semaphore(1), func() (bool, error) {
+		_, _ = e.ForceBy(ctx, semaphore(1), func() (bool, error) {
 			e.redis.Set(func() { clear(e.redis.Records) })
 			return true, nil
 		})

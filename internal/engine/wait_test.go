@@ -3,8 +3,6 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -19,7 +17,7 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 		other.lock(1)
 		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
 			start := time.Now()
-			ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+			ok, err := e.lockWith(ctx, 2, Request{Wait: wait})
 			took := time.Since(start)
 			assert.NoError(t, err, "wait %v: %v, %v after %v", wait, ok, err, took)
 			assert.False(t, ok, "wait %v: %v, %v after %v", wait, ok, err, took)
@@ -35,41 +33,11 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Late: 30 * time.Second})
 		start := time.Now()
-		err := e.misses(context.Background(), 1, Request{Wait: 900 * time.Millisecond})
+		err := e.misses(ctx, 1, Request{Wait: 900 * time.Millisecond})
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
 		e.heal()
 		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
 		e.assertFree("the lock is still held")
-	})
-}
-
-func TestEngineWaitEndsWithItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := e.another()
-		other.lock(1)
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(context.Background())
-		time.AfterFunc(1234*time.Millisecond, func() { cancel(mine) })
-		start := time.Now()
-		err := e.misses(ctx, 2, Request{Wait: forever})
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.ErrorIs(t, err, mine)
-		assert.Equal(t, 1234*time.Millisecond, time.Since(start))
-		deadline, done := context.WithTimeout(context.Background(), time.Second)
-		defer done()
-		err = e.misses(deadline, 2, Request{Wait: time.Hour})
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		other.unlock(1)
-	})
-}
-
-func TestEngineSendsNothingForAnEndedContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		err := e.misses(ctx, 1, Request{Wait: forever})
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Zero(t, len(e.redis.Requests), "requests")
 	})
 }

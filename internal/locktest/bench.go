@@ -33,6 +33,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
+
 // Full returns how many cases a test tries, or for how long: plain, or long in the long form: see testredis.Long.
 func Full[T int | uint64 | time.Duration](plain, long T) T { return testredis.Full(plain, long) }
 
@@ -78,7 +81,7 @@ const Forever = -1
 
 // Send sends a call of a lock by itself.
 func Send(c *relock.Client, what send.Call) (send.Reply, error) {
-	answer := EngineOf(c).Probe().Sender().Do(&send.Wait{Ctx: context.Background()}, send.Request{Call: what}, time.Time{})
+	answer := EngineOf(c).Probe().Sender().Do(&send.Wait{Ctx: ctx}, send.Request{Call: what}, time.Time{})
 	r, _, err := answer.Forced()
 	return r, err
 }
@@ -164,13 +167,13 @@ func OfLocks(channels []string) []string {
 
 // Hearers returns how many connections have subscribed to a channel.
 func (b *Bench) Hearers(channel string) int64 {
-	return b.Rdb.PubSubNumSub(context.Background(), channel).Val()[channel]
+	return b.Rdb.PubSubNumSub(ctx, channel).Val()[channel]
 }
 
 // ScriptRuns returns how many scripts the server has run.
 func (b *Bench) ScriptRuns() int {
 	b.Helper()
-	stats, err := b.Rdb.Info(context.Background(), "commandstats").Result()
+	stats, err := b.Rdb.Info(ctx, "commandstats").Result()
 	b.Must(err)
 	var runs int
 	for _, line := range strings.Split(stats, "\r\n") {
@@ -386,7 +389,7 @@ var Siblings sync.Map // *Client -> []*Client
 func (b *Bench) Keys() []string { return b.keysOn(b.Rdb) }
 
 func (b *Bench) keysOn(rdb *redis.Client) []string {
-	keys, err := rdb.Keys(context.Background(), "*"+b.LockName+"*").Result()
+	keys, err := rdb.Keys(ctx, "*"+b.LockName+"*").Result()
 	require.NoError(b, err)
 	return slices.DeleteFunc(keys, func(key string) bool { return IsLeftFree(rdb, key) })
 }
@@ -403,7 +406,7 @@ func (b *Bench) Forget() {
 	for _, rdb := range b.Nodes {
 		b.checkExpiry(rdb)
 		if keys := b.keysOn(rdb); len(keys) > 0 {
-			b.Must(rdb.Del(context.Background(), keys...).Err())
+			b.Must(rdb.Del(ctx, keys...).Err())
 		}
 	}
 }
@@ -415,14 +418,14 @@ func OnlyTombstones(rdb redis.UniversalClient, key string) bool {
 		return false
 	}
 	isClient := func(field string) bool { return len(field) == 36 }
-	return !slices.ContainsFunc(rdb.HKeys(context.Background(), key).Val(), isClient) && Expires(rdb, key)
+	return !slices.ContainsFunc(rdb.HKeys(ctx, key).Val(), isClient) && Expires(rdb, key)
 }
 
 // checkExpiry checks that each key which relock alone writes has an expiry: otherwise it would stay forever where no
 // Release removes it.
 func (b *Bench) checkExpiry(rdb *redis.Client) {
 	b.Helper()
-	keys, err := rdb.Keys(context.Background(), "relock_*"+b.LockName+"*").Result()
+	keys, err := rdb.Keys(ctx, "relock_*"+b.LockName+"*").Result()
 	require.NoError(b, err)
 	for _, key := range keys {
 		assert.True(b, Expires(rdb, key), "%s has no expiry", key)
@@ -432,7 +435,7 @@ func (b *Bench) checkExpiry(rdb *redis.Client) {
 // Expires reports whether key has an expiry, or has gone. A replica does not tell: its master is looked at, too.
 func Expires(rdb redis.UniversalClient, key string) bool {
 	const never = time.Duration(-1)
-	return rdb.PTTL(context.Background(), key).Val() != never
+	return rdb.PTTL(ctx, key).Val() != never
 }
 
 func (b *Bench) CheckNothingIsLeft() {
@@ -450,7 +453,7 @@ func (b *Bench) CheckNothingIsLeft() {
 			return true
 		})
 		testredis.Await(b, "nothing of "+b.LockName+" is subscribed", Soon, func() bool {
-			channels, err := rdb.PubSubChannels(context.Background(), "*"+b.LockName+"*").Result()
+			channels, err := rdb.PubSubChannels(ctx, "*"+b.LockName+"*").Result()
 			require.NoError(b, err)
 			return len(channels) == 0
 		})
@@ -499,7 +502,7 @@ func (b *Bench) LocksFor(ctx context.Context, l relock.Locker, short time.Durati
 // Tries makes one attempt on l, whose result must be want.
 func (b *Bench) Tries(l relock.Locker, want bool) {
 	b.Helper()
-	ok, err := UntilAnswered(func() (bool, error) { return l.TryLock(context.Background(), 0, 0) })
+	ok, err := UntilAnswered(func() (bool, error) { return l.TryLock(ctx, 0, 0) })
 	require.NoError(b, err)
 	require.Equal(b, want, ok, "TryLock answers")
 }
@@ -519,7 +522,7 @@ func (b *Bench) IsLocked(l relock.Locker, want bool) {
 	b.Helper()
 	const lateUndo = 4 * time.Second
 	for end := time.Now().Add(lateUndo); ; time.Sleep(10 * time.Millisecond) {
-		got, err := l.IsLocked(context.Background())
+		got, err := l.IsLocked(ctx)
 		require.NoError(b, err)
 		if got == want || want || time.Now().After(end) {
 			require.Equal(b, want, got, "IsLocked answers")
@@ -530,10 +533,10 @@ func (b *Bench) IsLocked(l relock.Locker, want bool) {
 
 func (b *Bench) Holds(l relock.Locker, want int) {
 	b.Helper()
-	n, err := l.HoldCount(context.Background())
+	n, err := l.HoldCount(ctx)
 	require.NoError(b, err)
 	require.Equal(b, want, n, "HoldCount answers")
-	held, err := l.IsHeld(context.Background())
+	held, err := l.IsHeld(ctx)
 	require.NoError(b, err)
 	require.Equal(b, want > 0, held, "IsHeld answers")
 }
@@ -611,7 +614,6 @@ func (p Pair[T]) Get() (T, error) { return p.value, p.err }
 // Content returns the content of a key of any type, and its lease.
 func (b *Bench) Content(key string) string {
 	b.Helper()
-	ctx := context.Background()
 	var all any
 	var err error
 	switch kind := b.Rdb.Type(ctx, key).Val(); kind {
@@ -657,7 +659,7 @@ type Watched struct {
 // Watch has l held by a new owner.
 func (b *Bench) Watch(l, forced relock.Locker, lock func(l relock.Locker, owner context.Context) error) Watched {
 	b.Helper()
-	owner := relock.ContextWithOwner(context.Background())
+	owner := relock.ContextWithOwner(ctx)
 	b.Must(lock(l, owner))
 	guarded, err := l.Guard(owner)
 	b.Must(err)
@@ -676,7 +678,7 @@ const Rarely = 10 * time.Minute
 // Hold acquires l.
 func (b *Bench) Hold(l relock.Locker) *relock.Hold {
 	b.Helper()
-	h, err := l.(relock.Acquirer).Acquire(context.Background())
+	h, err := l.(relock.Acquirer).Acquire(ctx)
 	b.Must(err)
 	return h
 }
@@ -684,7 +686,7 @@ func (b *Bench) Hold(l relock.Locker) *relock.Hold {
 // HoldFor acquires l, which is free or soon will be, with a lease.
 func (b *Bench) HoldFor(l relock.Locker, lease time.Duration) *relock.Hold {
 	b.Helper()
-	h, ok, err := l.(relock.Acquirer).TryAcquire(context.Background(), Soon, lease)
+	h, ok, err := l.(relock.Acquirer).TryAcquire(ctx, Soon, lease)
 	b.Must(err)
 	require.True(b, ok, "TryAcquire answers")
 	return h
@@ -702,7 +704,7 @@ func NewFairLock(c *relock.Client, name string) relock.Locker { return c.NewFair
 // Queue returns the queue of the bench's fair lock, as it is in Redis.
 func (b *Bench) Queue() []string {
 	b.Helper()
-	queue, err := b.Rdb.LRange(context.Background(), "redisson_lock_queue:{"+b.LockName+"}", 0, -1).Result()
+	queue, err := b.Rdb.LRange(ctx, "redisson_lock_queue:{"+b.LockName+"}", 0, -1).Result()
 	b.Must(err)
 	return queue
 }
@@ -720,7 +722,7 @@ func (b *Bench) FairPlaces() map[string]string {
 
 // FairPlaces returns those of another fair lock.
 func FairPlaces(rdb redis.Cmdable, name string) map[string]string {
-	places := rdb.HGetAll(context.Background(), record.PlacesKey(name)).Val()
+	places := rdb.HGetAll(ctx, record.PlacesKey(name)).Val()
 	maps.DeleteFunc(places, func(field, place string) bool { return field == "" || strings.Fields(place)[2] == "0" })
 	return places
 }
@@ -728,7 +730,7 @@ func FairPlaces(rdb redis.Cmdable, name string) map[string]string {
 // Counter is the token counter in Redis.
 func (b *Bench) Counter() int64 {
 	b.Helper()
-	n, err := b.Rdb.Get(context.Background(), record.TokenKey(b.LockName)).Int64()
+	n, err := b.Rdb.Get(ctx, record.TokenKey(b.LockName)).Int64()
 	b.Must(err)
 	return n
 }
@@ -740,7 +742,7 @@ const (
 
 func (b *Bench) Inspect(c *relock.Client) relock.Inspection {
 	b.Helper()
-	i, err := c.Inspect(context.Background(), b.LockName)
+	i, err := c.Inspect(ctx, b.LockName)
 	b.Must(err)
 	assert.Equal(b, b.LockName, i.Name, "name")
 	assert.LessOrEqual(b, time.Since(i.At).Abs(), time.Minute, "age of the inspection")
@@ -750,7 +752,7 @@ func (b *Bench) Inspect(c *relock.Client) relock.Inspection {
 // CommandRuns returns how many commands with this name the server has run.
 func (b *Bench) CommandRuns(name string) (n int) {
 	b.Helper()
-	stats, err := b.Rdb.Info(context.Background(), "commandstats").Result()
+	stats, err := b.Rdb.Info(ctx, "commandstats").Result()
 	b.Must(err)
 	for _, line := range strings.Split(stats, "\r\n") {
 		if _, err := fmt.Sscanf(line, "cmdstat_"+name+":calls=%d,", &n); err == nil {
@@ -842,7 +844,7 @@ var Renames = AnyOf(record.Script("lock_rename"), record.Script("read_rename"), 
 // Detach detaches h.
 func (b *Bench) Detach(h *relock.Hold, keep time.Duration) (ticket string) {
 	b.Helper()
-	ticket, err := h.Detach(context.Background(), keep)
+	ticket, err := h.Detach(ctx, keep)
 	b.Must(err)
 	return ticket
 }
@@ -850,7 +852,7 @@ func (b *Bench) Detach(h *relock.Hold, keep time.Duration) (ticket string) {
 // Attach attaches a hold.
 func (b *Bench) Attach(c *relock.Client, ticket string) *relock.Hold {
 	b.Helper()
-	h, err := c.Attach(context.Background(), ticket)
+	h, err := c.Attach(ctx, ticket)
 	b.Must(err)
 	return h
 }
@@ -858,7 +860,7 @@ func (b *Bench) Attach(c *relock.Client, ticket string) *relock.Hold {
 // Excludes checks that l, which h excludes, cannot be acquired.
 func (b *Bench) Excludes(l relock.Locker) {
 	b.Helper()
-	h, ok, err := l.(relock.Acquirer).TryAcquire(context.Background(), 0, 0)
+	h, ok, err := l.(relock.Acquirer).TryAcquire(ctx, 0, 0)
 	b.Must(err)
 	require.False(b, ok, "the lock is free: %v", h)
 }
@@ -866,13 +868,13 @@ func (b *Bench) Excludes(l relock.Locker) {
 // Follows checks that l can be acquired, soon.
 func (b *Bench) Follows(l relock.Locker) {
 	b.Helper()
-	b.Must(b.HoldFor(l, 0).Release(context.Background()))
+	b.Must(b.HoldFor(l, 0).Release(ctx))
 }
 
 // LeaseIn returns the remaining lease in Redis.
 func (b *Bench) LeaseIn(c *relock.Client) time.Duration {
 	b.Helper()
-	i, err := c.Inspect(context.Background(), b.LockName)
+	i, err := c.Inspect(ctx, b.LockName)
 	b.Must(err)
 	require.Len(b, i.Holders, 1)
 	return i.Holders[0].Remaining
@@ -884,7 +886,7 @@ func NewSemaphore(c *relock.Client, name string) relock.Locker { return c.NewSem
 // OnlyFree reports whether key belongs to a semaphore of which no permit is held. Its counter is never deleted, and
 // expired permits stay until the next call.
 func OnlyFree(rdb redis.UniversalClient, key string) bool {
-	ctx, taken := context.Background(), key
+	taken := key
 	if !strings.HasSuffix(key, ":timeout") {
 		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") ||
 			strings.Contains(key, ":rwlock_timeout:") {
@@ -899,7 +901,6 @@ func OnlyFree(rdb redis.UniversalClient, key string) bool {
 // Permits checks the total of free and held permits, and returns how many are free.
 func (b *Bench) Permits(want int) (free int) {
 	b.Helper()
-	ctx := context.Background()
 	var counter *redis.StringCmd
 	var taken *redis.IntCmd
 	_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {

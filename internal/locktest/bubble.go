@@ -122,14 +122,14 @@ func (e *BubbleEngine) acquire(ctx context.Context, b contract.Record, o engine.
 // Lock asserts, as Unlock and Guarded do, and does not require: goroutines other than the test's call them too.
 func (e *BubbleEngine) Lock(o engine.Owner) {
 	e.T.Helper()
-	ok, err := e.acquire(context.Background(), NewFakeLock(e.Redis, "x"), o, engine.Request{Wait: Forever})
+	ok, err := e.acquire(ctx, NewFakeLock(e.Redis, "x"), o, engine.Request{Wait: Forever})
 	assert.NoError(e.T, err, "%v does not get the lock", o)
 	assert.True(e.T, ok, "%v does not get the lock", o)
 }
 
 func (e *BubbleEngine) Unlock(o engine.Owner) {
 	e.T.Helper()
-	assert.NoError(e.T, e.Release(context.Background(), NewFakeLock(e.Redis, "x"), o), "%v cannot unlock", o)
+	assert.NoError(e.T, e.Release(ctx, NewFakeLock(e.Redis, "x"), o), "%v cannot unlock", o)
 }
 
 func (e *BubbleEngine) LockWith(ctx context.Context, o engine.Owner, r engine.Request) (bool, error) {
@@ -137,12 +137,12 @@ func (e *BubbleEngine) LockWith(ctx context.Context, o engine.Owner, r engine.Re
 }
 
 func (e *BubbleEngine) UnlockErr(o engine.Owner) error {
-	return e.Release(context.Background(), NewFakeLock(e.Redis, "x"), o)
+	return e.Release(ctx, NewFakeLock(e.Redis, "x"), o)
 }
 
 func (e *BubbleEngine) Guarded(o engine.Owner) context.Context {
 	e.T.Helper()
-	ctx, err := e.Guard(context.Background(), NewFakeLock(e.Redis, "x"), o)
+	ctx, err := e.Guard(ctx, NewFakeLock(e.Redis, "x"), o)
 	assert.NoError(e.T, err, "no guard for %v", o)
 	return ctx
 }
@@ -247,7 +247,7 @@ func (v *Virtual) RedLock() (l *relock.RedLock, locks []relock.Locker) {
 func (v *Virtual) Waiter(l relock.Locker) (released func()) {
 	ended := make(chan error)
 	go func() {
-		ctx := relock.ContextWithOwner(context.Background())
+		ctx := relock.ContextWithOwner(ctx)
 		ended <- errors.Join(l.Lock(ctx), l.Unlock(ctx))
 	}()
 	time.Sleep(time.Second)

@@ -3,7 +3,6 @@ package locktest
 // Benches with a proxy between a Client and Redis, and the kinds of locks that meet faults.
 
 import (
-	"context"
 	"net"
 	"slices"
 	"strings"
@@ -107,7 +106,7 @@ func NewFaultBenchOn(t *testing.T, s *testredis.Server) *FaultBench {
 	b.Direct = b.Client()
 	for _, script := range AllScripts() {
 		// So that a fault hits a run, and not a NOSCRIPT.
-		b.Must(b.Rdb.ScriptLoad(context.Background(), script.Source()).Err())
+		b.Must(b.Rdb.ScriptLoad(ctx, script.Source()).Err())
 	}
 	return b
 }

@@ -3,7 +3,6 @@ package locktest
 // The line, which is the wait queue of a lock in Redis: what it holds, and clients whose requests a test sends itself.
 
 import (
-	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,14 +27,14 @@ func NewLineBench(t *testing.T, addr string) *Bench {
 	b.Opts = []relock.Option{relock.WithPollInterval(time.Hour)}
 	for _, script := range AllScripts() {
 		// Loaded before, so that each request is one command.
-		b.Must(b.Rdb.ScriptLoad(context.Background(), script.Source()).Err())
+		b.Must(b.Rdb.ScriptLoad(ctx, script.Source()).Err())
 	}
 	return b
 }
 
 // LineKeys returns the keys of the line of the bench's lock: those of the writers, if there are any.
 func (b *Bench) LineKeys() []string {
-	if writers := record.WritersLineKeys(b.LockName); b.Rdb.Exists(context.Background(), writers...).Val() > 0 {
+	if writers := record.WritersLineKeys(b.LockName); b.Rdb.Exists(ctx, writers...).Val() > 0 {
 		return writers
 	}
 	return record.LineKeys(b.LockName)
@@ -51,7 +50,7 @@ func (b *Bench) ReleaseChannel() string {
 // Tombstones returns the fields of the bench's lock that have ended.
 func (b *Bench) Tombstones() []string {
 	b.Helper()
-	fields, err := b.Rdb.HKeys(context.Background(), b.WaitsKey()).Result()
+	fields, err := b.Rdb.HKeys(ctx, b.WaitsKey()).Result()
 	b.Must(err)
 	return slices.DeleteFunc(fields, func(field string) bool { return len(field) <= 36 })
 }
@@ -74,9 +73,9 @@ func (b *Bench) Places() []KeptPlace { return b.PlacesIn(b.LineKeys()) }
 // PlacesIn returns the entries of the line with these keys, in order.
 func (b *Bench) PlacesIn(keys []string) (all []KeptPlace) {
 	b.Helper()
-	order, err := b.Rdb.ZRangeWithScores(context.Background(), keys[0], 0, -1).Result()
+	order, err := b.Rdb.ZRangeWithScores(ctx, keys[0], 0, -1).Result()
 	b.Must(err)
-	places, err := b.Rdb.HGetAll(context.Background(), keys[1]).Result()
+	places, err := b.Rdb.HGetAll(ctx, keys[1]).Result()
 	b.Must(err)
 	for _, z := range order {
 		client := z.Member.(string)
@@ -110,7 +109,7 @@ func (b *Bench) ClientsInLine() (all []string) {
 // Holder returns the field in the record, or "".
 func (b *Bench) Holder() string {
 	b.Helper()
-	fields, err := b.Rdb.HKeys(context.Background(), b.LockName).Result()
+	fields, err := b.Rdb.HKeys(ctx, b.LockName).Result()
 	b.Must(err)
 	require.LessOrEqual(b, len(fields), 1, "fields of the record")
 	return strings.Join(fields, "")
@@ -140,7 +139,7 @@ func (m *Manual) run(s *send.Script, args ...any) send.Reply {
 	if m.Fenced {
 		keys = append(keys, record.TokenKey(m.LockName))
 	}
-	r, err := Run(context.Background(), m.Rdb, send.Call{Script: s, Keys: keys, Args: args})
+	r, err := Run(ctx, m.Rdb, send.Call{Script: s, Keys: keys, Args: args})
 	m.Must(err)
 	return r
 }
@@ -196,9 +195,9 @@ func (m *Manual) Listens() *Manual {
 // Subscribe returns a subscription that Redis has confirmed.
 func (b *Bench) Subscribe(channel string) *redis.PubSub {
 	b.Helper()
-	s := b.Rdb.Subscribe(context.Background(), channel)
+	s := b.Rdb.Subscribe(ctx, channel)
 	b.Cleanup(func() { _ = s.Close() })
-	_, err := s.Receive(context.Background())
+	_, err := s.Receive(ctx)
 	b.Must(err)
 	return s
 }

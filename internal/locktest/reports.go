@@ -62,7 +62,7 @@ func InReportedBubble(t *testing.T, log HandlerFunc, observe func(event string),
 
 func (e *BubbleEngine) LockName(name string, o engine.Owner) {
 	e.T.Helper()
-	ok, err := e.acquire(context.Background(), NewFakeLock(e.Redis, name), o, engine.Request{Wait: Forever})
+	ok, err := e.acquire(ctx, NewFakeLock(e.Redis, name), o, engine.Request{Wait: Forever})
 	require.NoError(e.T, err)
 	require.True(e.T, ok)
 }

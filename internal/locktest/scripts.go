@@ -63,7 +63,7 @@ func (b *Bench) WatchBusy(most time.Duration) (begin func(), check func(what str
 func (b *Bench) slowness() float64 {
 	const quiet = 120 * time.Millisecond
 	before := b.Worked()
-	b.Must(b.Rdb.Eval(context.Background(), "local n = 0 for i = 1, 2e7 do n = n + 1 end return n", nil).Err())
+	b.Must(b.Rdb.Eval(ctx, "local n = 0 for i = 1, 2e7 do n = n + 1 end return n", nil).Err())
 	return float64(b.Worked()-before) / float64(quiet)
 }
 
@@ -72,7 +72,7 @@ func (b *Bench) Worked() (d time.Duration) {
 	b.Helper()
 	var info string
 	testredis.Await(b, "Redis says how long it worked", Soon, func() bool {
-		text, err := b.Rdb.Info(context.Background(), "cpu").Result()
+		text, err := b.Rdb.Info(ctx, "cpu").Result()
 		info = text
 		return err == nil
 	})
@@ -129,7 +129,7 @@ func AttemptOf(c *relock.Client) contract.Attempt {
 
 func (b *ReleaseBench) Eval(rdb *redis.Client, c send.Call) any {
 	b.Helper()
-	answer, err := rdb.Eval(context.Background(), c.Script.Source(), c.Keys, c.Args...).Result()
+	answer, err := rdb.Eval(ctx, c.Script.Source(), c.Keys, c.Args...).Result()
 	if err != nil {
 		return err
 	}
@@ -139,15 +139,15 @@ func (b *ReleaseBench) Eval(rdb *redis.Client, c send.Call) any {
 // Does runs a script that must not fail.
 func (b *ReleaseBench) Does(c send.Call, first int64) {
 	b.Helper()
-	r, err := Run(context.Background(), b.Rdb, c)
+	r, err := Run(ctx, b.Rdb, c)
 	b.Must(err)
 	require.Equal(b, first, r[0], r)
 }
 
 // Subscribes returns a subscription to the channel on which c is granted the lock.
 func (b *ReleaseBench) Subscribes(c *relock.Client) *redis.PubSub {
-	s := b.Rdb.Subscribe(context.Background(), b.Kind.Wait(c, b.LockName).Grants(AttemptOf(c)))
-	_, err := s.Receive(context.Background())
+	s := b.Rdb.Subscribe(ctx, b.Kind.Wait(c, b.LockName).Grants(AttemptOf(c)))
+	_, err := s.Receive(ctx)
 	b.Must(err)
 	return s
 }
@@ -158,7 +158,7 @@ func NewReleaseBench(t *testing.T, s *testredis.Server, kind ReleaseKind) *Relea
 	hears := b.Subscribes(b.Alive)
 	t.Cleanup(func() {
 		b.Must(hears.Close())
-		b.Must(b.Rdb.FlushDB(context.Background()).Err())
+		b.Must(b.Rdb.FlushDB(ctx).Err())
 	})
 	return b
 }

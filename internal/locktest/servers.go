@@ -64,7 +64,6 @@ func (b *ClusterBench) Client(opts ...relock.Option) *relock.Client {
 
 // OnMasters returns what ask returns on all masters for keys with the bench's name.
 func (b *ClusterBench) OnMasters(ask func(context.Context, *redis.Client) ([]string, error)) []string {
-	ctx := context.Background()
 	found := make(chan []string, 16)
 	err := b.Admin.ForEachMaster(ctx, func(ctx context.Context, rdb *redis.Client) error {
 		all, err := ask(ctx, rdb)
@@ -113,7 +112,7 @@ func (b *ClusterBench) StartWaiter(l relock.Locker) <-chan error {
 		func() bool { return len(b.Subscribed()) == 0 },
 	)
 	got := make(chan error, 1)
-	go func() { got <- l.Do(context.Background(), func(context.Context) error { return nil }) }()
+	go func() { got <- l.Do(ctx, func(context.Context) error { return nil }) }()
 	testredis.Await(b, "a waiter is subscribed", ClusterSoon, func() bool { return len(b.Subscribed()) > 0 })
 	return got
 }
@@ -206,7 +205,7 @@ func (d *Deployment) User(b *Bench, rights []string, opts ...relock.Option) *rel
 		args = append(args, right)
 	}
 	for _, admin := range d.Admins {
-		b.Must(admin.Do(context.Background(), args...).Err())
+		b.Must(admin.Do(ctx, args...).Err())
 	}
 	return b.ClientOn(
 		d.Client(name, password),

@@ -26,19 +26,6 @@ func TestSeedNamesAPlan(t *testing.T) {
 	}
 }
 
-func TestFocusRestrictsAPlan(t *testing.T) {
-	for seed := uint64(1); seed < 50; seed++ {
-		for _, phase := range Draw(seed, Focus{[]Kind{Fair}, []string{"kill", "clock back"}}).Phases {
-			for _, w := range phase.Workers {
-				assert.Equal(t, Fair, w.Kind)
-			}
-			for _, f := range phase.Faults {
-				assert.Contains(t, []string{"kill", "clock back"}, f.Kind)
-			}
-		}
-	}
-}
-
 // Every kind of fault and of lock is drawn at some time.
 func TestPlansHaveEverything(t *testing.T) {
 	faults, kinds, moves := map[string]bool{}, map[Kind]bool{}, map[Kind]bool{}
@@ -61,38 +48,6 @@ func TestPlansHaveEverything(t *testing.T) {
 		assert.True(t, kinds[k], k)
 		assert.Equal(t, slices.Contains(movable, k), moves[k], k)
 	}
-}
-
-// Parts of a plan that it does not need to fail are left out, and the rest still violates the same rule.
-func TestReduceLeavesWhatFails(t *testing.T) {
-	plan := Draw(3, Focus{})
-	var guilty Worker
-	var fault Fault
-	for _, phase := range plan.Phases {
-		if len(phase.Workers) > 1 && len(phase.Faults) > 1 {
-			guilty, fault = phase.Workers[1], phase.Faults[1]
-		}
-	}
-	require.NotEmpty(t, fault.Kind, "another seed is needed")
-	played := 0
-	small := Reduce(plan, 2, func(p Plan) *Violation {
-		played++
-		for _, phase := range p.Phases {
-			if slices.ContainsFunc(phase.Workers, func(w Worker) bool { return w.ID == guilty.ID }) &&
-				slices.Contains(phase.Faults, fault) {
-				return &Violation{Rule: "the rule"}
-			}
-		}
-		if played%3 == 0 {
-			return &Violation{Rule: "another rule"}
-		}
-		return nil
-	}, t.Logf)
-	require.Len(t, small.Phases, 1)
-	assert.Equal(t, []Fault{fault}, small.Phases[0].Faults)
-	require.Len(t, small.Phases[0].Workers, 1)
-	assert.Equal(t, guilty.ID, small.Phases[0].Workers[0].ID)
-	assert.Equal(t, 1, small.Phases[0].Workers[0].Rounds)
 }
 
 // dense returns a plan that usually has short leases, and many faults in a short time, or none, because a fault

@@ -6,26 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The states of a claim, and what its methods report.
-func TestClaimStates(t *testing.T) {
-	all := map[ClaimState]struct{ wanted, asks, adopting, givenUp, uses bool }{
-		Asking:   {wanted: true, asks: true},
-		Adopting: {wanted: true, adopting: true, uses: true},
-		Adopted:  {wanted: true, asks: true, uses: true},
-		Granted:  {},
-		GivenUp:  {givenUp: true},
-	}
-	assert.Len(t, all, int(GivenUp)+1, "all states are here")
-	for s, of := range all {
-		c := Claim{state: s}
-		assert.Equal(t, of.wanted, c.Wanted(), "%v: wanted", s)
-		assert.Equal(t, of.asks, c.Asks(), "%v: asks", s)
-		assert.Equal(t, of.adopting, c.IsAdopting(), "%v: adopting", s)
-		assert.Equal(t, of.givenUp, c.IsGivenUp(), "%v: given up", s)
-		assert.Equal(t, of.uses, c.uses(), "%v: uses its field", s)
-	}
-}
-
 // newClaimIn returns a claim in this state, as the events make it.
 func newClaimIn(state ClaimState) *Claim {
 	c := &Claim{field: new(Field), state: state}
@@ -90,23 +70,4 @@ func TestEventsOfAClaim(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A claim that has adopted one field is not granted another one, and does not ask with another one.
-func TestAdoptedFieldIsTheFieldOfTheHold(t *testing.T) {
-	var c Claim
-	var h Hold
-	f := new(Field)
-	assert.NoError(t, c.Adopts(f))
-	assert.NoError(t, c.Runs())
-	assert.ErrorIs(t, c.AsksWith(new(Field)), ErrImpossible)
-	assert.ErrorIs(t, c.Adopts(new(Field)), ErrImpossible)
-	assert.ErrorIs(t, h.Acquired(&c, new(Field)), ErrImpossible)
-	assert.Same(t, f, h.FieldOf(&c))
-	assert.NoError(t, h.Acquired(&c, f))
-	assert.Nil(t, c.field, "it is that of the hold now")
-	assert.Same(t, f, h.FieldOf(&c))
-	assert.NoError(t, h.Ended())
-	assert.Same(t, f, h.FieldOf(&c), "of a hold that has ended, too")
-	assert.False(t, f.InUse())
 }

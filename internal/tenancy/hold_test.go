@@ -6,24 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The states of a hold, and what its methods report.
-func TestHoldStates(t *testing.T) {
-	all := map[State]struct{ holds, isLost bool }{
-		None:         {},
-		Holding:      {holds: true},
-		Lost:         {isLost: true},
-		Expired:      {isLost: true},
-		LossReported: {isLost: true},
-		Ended:        {},
-	}
-	assert.Len(t, all, int(Ended)+1, "all states are here")
-	for s, of := range all {
-		h := Hold{state: s}
-		assert.Equal(t, of.holds, h.Holds(), "%v: holds", s)
-		assert.Equal(t, of.isLost, h.IsLost(), "%v: isLost", s)
-	}
-}
-
 // newHoldIn returns a hold in this state, as the events make it.
 func newHoldIn(state State) *Hold {
 	h := &Hold{state: state}
@@ -165,24 +147,4 @@ func TestHoldsUseTheirFieldWhileTheyNeedIt(t *testing.T) {
 	}
 	play([2]owner{}, 0, length)
 	assert.Greater(t, played, 1000, "orders")
-}
-
-// Each Unlock takes one from the hold count, and none too many.
-func TestHoldCountIsThatOfTheUnlocksToCome(t *testing.T) {
-	var h Hold
-	assert.NoError(t, h.Acquired(new(Claim), new(Field)))
-	assert.NoError(t, h.Reentered())
-	assert.NoError(t, h.Reentered())
-	assert.Equal(t, 2, h.Lowered())
-	assert.NoError(t, h.Lost(false))
-	assert.Equal(t, 1, h.Lowered(), "also after a loss")
-	assert.Zero(t, h.Lowered())
-	assert.NoError(t, h.Ended())
-	assert.Zero(t, h.Lowered())
-	claim, over := Over(&Field{ID: "x"})
-	assert.Equal(t, Ended, over.State())
-	assert.Equal(t, "x", over.FieldOf(&claim).ID)
-	assert.False(t, claim.Wanted())
-	assert.False(t, claim.IsGivenUp())
-	assert.ErrorIs(t, over.Ended(), ErrImpossible)
 }

@@ -54,26 +54,3 @@ func TestLeftoversSayWhatHasToBeRolledBack(t *testing.T) {
 		assert.Equal(t, c.tries, l.LeavesTries(), "the tries of: %s", name)
 	}
 }
-
-// No event removes a leftover: only an operation that begins with new fields has none.
-func TestLeftoversOnlyGrow(t *testing.T) {
-	all := []func(*Leftovers){
-		func(l *Leftovers) { l.Attempted(0, false, false) }, func(l *Leftovers) { l.Attempted(1, false, false) },
-		func(l *Leftovers) { l.Attempted(0, true, false) }, func(l *Leftovers) { l.Attempted(0, false, true) },
-		(*Leftovers).GrantNotKept, (*Leftovers).MayEnqueue, func(l *Leftovers) { l.Inherits(1) },
-	}
-	for grants := range 3 {
-		for bits := range 8 {
-			for i, event := range all {
-				before := Leftovers{grants, bits&1 > 0, bits&2 > 0, bits&4 > 0}
-				after := before
-				event(&after)
-				assert.GreaterOrEqual(t, after.tries, before.tries, "event %d", i)
-				assert.GreaterOrEqual(t, after.LeavesTries(), before.LeavesTries(), "event %d", i)
-				for _, failed := range []bool{false, true} {
-					assert.True(t, after.ToRollBack(failed) || !before.ToRollBack(failed), "event %d on %+v", i, before)
-				}
-			}
-		}
-	}
-}

@@ -20,6 +20,9 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
+
 const patience = 10 * time.Second // for events that must happen, also on a slow machine
 
 func TestMain(m *testing.M) {
@@ -38,57 +41,6 @@ func one(o *redis.Options) {
 	o.MaxRetries = -1
 	o.DialerRetries = 1
 	o.ReadTimeout = 200 * time.Millisecond
-}
-
-func TestServerStartsEmptyAndRestartsEmpty(t *testing.T) {
-	ctx := context.Background()
-	s := Start(t, "--maxmemory", "64mb")
-	c := s.Client(one)
-	assert.Equal(t, "67108864", c.ConfigGet(ctx, "maxmemory").Val()["maxmemory"], "maxmemory")
-	assert.NoError(t, c.Do(ctx, "DEBUG", "SLEEP", "0").Err(), "DEBUG")
-	require.NoError(t, c.Set(ctx, "k", "v", 0).Err())
-	first := s.Pid()
-
-	s.Kill()
-	assert.Error(t, c.Ping(ctx).Err(), "a killed server answers")
-	s.Restart()
-	assert.NotEqual(t, first, s.Pid(), "the process is the same after a restart")
-	n, err := s.Client().Exists(ctx, "k").Result()
-	assert.NoError(t, err)
-	assert.Zero(t, n, "keys after a restart")
-	second := s.Pid()
-	s.Restart() // while it is running
-	assert.NotEqual(t, second, s.Pid(), "the process is the same after a restart")
-}
-
-func TestPausedServerAnswersOnceThawed(t *testing.T) {
-	ctx := context.Background()
-	s := Start(t)
-	c := s.Client(one)
-	require.NoError(t, c.Ping(ctx).Err()) // opens a connection
-	s.Freeze()
-	assert.Error(t, c.Incr(ctx, "k").Err(), "a frozen server answers")
-	s.Thaw()
-	after := s.Client()
-	Await(t, "the command that was sent is executed", patience, func() bool { return after.Get(ctx, "k").Val() == "1" })
-	s.Freeze() // it stays paused, and the end of the test must handle that
-}
-
-func TestPausedServerCanBeKilled(t *testing.T) {
-	s := Start(t)
-	s.Freeze()
-	s.Kill()
-	s.Restart()
-	assert.NoError(t, s.Client().Ping(context.Background()).Err())
-}
-
-func TestStartRefusesATakenPort(t *testing.T) {
-	s := Start(t)
-	other := &Server{t: t, bin: s.bin, dir: s.dir, port: s.port}
-	require.Error(t, other.start(), "two servers on one port")
-	pid, err := whoAnswers(s.Addr())
-	assert.NoError(t, err)
-	assert.Equal(t, s.Pid(), pid, "the process that answers")
 }
 
 // The server ends with a test process that ends without any cleanup.
@@ -152,14 +104,6 @@ func TestWithoutServerIsSkippedAndFailsInCI(t *testing.T) {
 	}
 }
 
-func TestAwaitFailsAfterItsTime(t *testing.T) {
-	n := 0
-	Await(t, "the third time", patience, func() bool { n++; return n == 3 })
-	how := ended(func(t testing.TB) { Await(t, "pigs fly", 5*time.Millisecond, func() bool { return false }) })
-	assert.True(t, strings.HasPrefix(how, "fatal: "), "ended with %q", how)
-	assert.Contains(t, how, "pigs fly")
-}
-
 // A script has the time at which it was sent, also on a miniredis whose ticks are late; and of two scripts the second
 // one has no earlier time than the first one.
 func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
@@ -171,7 +115,6 @@ func TestScriptsHaveTheTimeOfTheServer(t *testing.T) {
 		"redis":     func(t *testing.T) string { return Start(t).Addr() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := context.Background()
 			c := Client(t, addr(t))
 			var all sync.WaitGroup
 			for range 4 {

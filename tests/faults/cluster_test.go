@@ -47,7 +47,6 @@ func gets(b *locktest.ClusterBench, what string, got <-chan error) {
 func TestClusterLocksExcludeAndWake(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
-	ctx := context.Background()
 	for _, kind := range clusterLocks {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +76,6 @@ func TestClusterLocksExcludeAndWake(t *testing.T) {
 func TestClusterForcedReleaseReachesTheHolder(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	for _, kind := range clusterLocks {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +101,7 @@ func hears(b *locktest.ClusterBench, c *Client) {
 	b.Helper()
 	testredis.Await(b, "the holder listens", locktest.ClusterSoon, func() bool {
 		heard := false
-		_ = b.Admin.ForEachMaster(context.Background(), func(ctx context.Context, rdb *redis.Client) error {
+		_ = b.Admin.ForEachMaster(ctx, func(ctx context.Context, rdb *redis.Client) error {
 			if len(rdb.PubSubShardChannels(ctx, record.ClientChannel(c.ID())).Val()) == 1 {
 				heard = true
 			}
@@ -117,7 +115,6 @@ func hears(b *locktest.ClusterBench, c *Client) {
 func TestClusterFairLockIsGranted(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewClusterBench(t, testredis.StartCluster(t, 3, 0))
-	ctx := context.Background()
 	l := b.Client().NewFairLock(b.LockName)
 	b.Must(l.Lock(ctx))
 	got := b.StartWaiter(b.Client(WithPollInterval(time.Hour)).NewFairLock(b.LockName))
@@ -139,7 +136,6 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	for _, kind := range clusterLocks {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
@@ -176,7 +172,6 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 func TestClusterHoldsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
-	ctx := context.Background()
 	type pair struct {
 		l       Locker
 		owner   context.Context
@@ -222,7 +217,7 @@ func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	defer h.end()
 	const lease = 10 * time.Second
 	c := b.ClientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	l := c.NewLock(b.LockName)
 	b.Must(l.Lock(ctx))
 	guarded := guardOf(b, ctx, l)
@@ -251,7 +246,7 @@ type hole struct {
 }
 
 func newHole(t *testing.T) *hole {
-	ended, end := context.WithCancel(context.Background())
+	ended, end := context.WithCancel(ctx)
 	t.Cleanup(end)
 	return &hole{ended: ended, end: end}
 }
@@ -276,7 +271,7 @@ func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	h := newHole(t)
 	const lease = 4 * time.Second
 	c := b.ClientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	bad := cluster.MasterOf(b.LockName)
 	var good string
 	for i := 0; good == ""; i++ {
@@ -313,7 +308,7 @@ func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := locktest.NewClusterBench(t, cluster)
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	l := b.Client().NewLock(b.LockName)
 	b.Must(l.Lock(ctx))
 	next := b.StartWaiter(b.Client().NewLock(b.LockName))
@@ -344,7 +339,7 @@ func otherMaster(cluster *testredis.Cluster, key string) *testredis.Server {
 // halfWay begins to move the slot of a read/write lock, and moves either the leases of its readers or all other keys.
 func halfWay(b *locktest.Bench, cluster *testredis.Cluster, name string, leases bool) (finish func()) {
 	b.Helper()
-	ctx, from, to := context.Background(), cluster.MasterOf(name), otherMaster(cluster, name)
+	from, to := cluster.MasterOf(name), otherMaster(cluster, name)
 	finish = cluster.BeginMigration(name, to)
 	host, port, err := net.SplitHostPort(to.Addr())
 	b.Must(err)
@@ -361,7 +356,6 @@ func halfWay(b *locktest.Bench, cluster *testredis.Cluster, name string, leases 
 func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	for _, leasesFirst := range []bool{false, true} {
 		b := &locktest.Bench{T: t}
 		name := fmt.Sprintf("{reader-unlocks-half-way-%d}", locktest.Benches.Add(1))
@@ -398,9 +392,9 @@ func TestClusterHoldMoves(t *testing.T) {
 			c1, c2 := b.Client(), b.Client()
 			ticket := b.Detach(b.Hold(k.One(c1, b.LockName)), time.Minute)
 			b.Excludes(k.Rival(c2, b.LockName))
-			b.Must(b.Attach(c2, ticket).Release(context.Background()))
+			b.Must(b.Attach(c2, ticket).Release(ctx))
 			b.Follows(k.Rival(c1, b.LockName))
-			_, err := c1.Attach(context.Background(), ticket)
+			_, err := c1.Attach(ctx, ticket)
 			b.MustBe(err, ErrNotHeld)
 		})
 	}

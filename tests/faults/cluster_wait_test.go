@@ -46,7 +46,7 @@ func TestCallWaitsForTheServersOfAClusterNoLongerThanItsContext(t *testing.T) {
 	defer close(hangs)
 	l := c.NewLock("x")
 	for range 3 {
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		began, ended := time.Now(), make(chan error, 1)
 		go func() { ended <- l.Lock(ctx) }()
 		select {

@@ -40,11 +40,11 @@ func TestFaultLostAnswersOfDetachAndAttach(t *testing.T) {
 				attached := b.Attach(c, ticket)
 				require.NotZero(b, again.Count(), "nothing was lost")
 				b.Excludes(k.Rival(b.Direct, b.LockName))
-				_, err := b.Direct.Attach(context.Background(), ticket)
+				_, err := b.Direct.Attach(ctx, ticket)
 				b.MustBe(err, ErrNotHeld)
 				rule.Release()
 				again.Release()
-				b.Must(attached.Release(context.Background()))
+				b.Must(attached.Release(ctx))
 				b.Follows(k.Rival(b.Direct, b.LockName))
 			})
 		})
@@ -64,7 +64,7 @@ func TestFaultDetachThatIsNotConfirmedReleases(t *testing.T) {
 					fault = testredis.HoldRequest
 				}
 				rule := b.Proxy.On(locktest.Renames, fault).Times(testredis.Always)
-				ctx, cancel := context.WithCancel(context.Background())
+				ctx, cancel := context.WithCancel(ctx)
 				within, got := h.Context(), make(chan error, 1)
 				go func() {
 					ticket, err := h.Detach(ctx, time.Hour)
@@ -107,7 +107,7 @@ func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
 				})
 				b.MustBe(locktest.Await(b.Bench, "Attach comes back", got), context.Canceled)
 				isBack := func() bool {
-					i, err := b.Direct.Inspect(context.Background(), b.LockName)
+					i, err := b.Direct.Inspect(ctx, b.LockName)
 					return err == nil && len(i.Holders) == 1 && i.Holders[0].Detached
 				}
 				testredis.Await(b, "the hold is back", locktest.Soon, isBack)
@@ -124,7 +124,7 @@ func TestFaultAttachThatGivesUpPutsTheHoldBack(t *testing.T) {
 					return b.LeaseIn(b.Direct) > 30*time.Minute
 				})
 				b.Excludes(k.Rival(b.Direct, b.LockName))
-				b.Must(b.Attach(b.Direct, ticket).Release(context.Background()))
+				b.Must(b.Attach(b.Direct, ticket).Release(ctx))
 				b.Follows(k.Rival(b.Direct, b.LockName))
 			})
 		})
@@ -143,7 +143,7 @@ func TestFaultAttachAfterOneThatGaveUpIsNotRefused(t *testing.T) {
 		b.MustBe(locktest.Await(b.Bench, "Attach comes back", got), context.Canceled)
 		locktest.Await(b.Bench, "the hold is being put back", back.Fired())
 
-		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
 		_, err := c.Attach(ctx, ticket)
 		b.MustBe(err, context.DeadlineExceeded)
@@ -179,10 +179,10 @@ func TestFaultAttachThatIsOvertakenByItsRollback(t *testing.T) {
 			err = locktest.Await(b.Bench, "Attach comes back", got)
 		}
 		b.MustBe(err, context.Canceled)
-		next, err := c.Attach(context.Background(), ticket)
+		next, err := c.Attach(ctx, ticket)
 		b.Must(err)
 		b.Proxy.Latency(0)
-		b.Must(next.Release(context.Background()))
+		b.Must(next.Release(ctx))
 		b.Follows(k.Rival(b.Direct, b.LockName))
 	})
 }
@@ -198,12 +198,12 @@ func TestFaultLateRenewalOfADetachedHold(t *testing.T) {
 		began, ran := time.Now(), b.ScriptRuns()
 		rule.Release()
 		testredis.Await(b, "the late renewal has run", locktest.Soon, func() bool { return b.ScriptRuns() > ran })
-		if i, err := b.Direct.Inspect(context.Background(), b.LockName); assert.NoError(b, err) && len(i.Holders) > 0 {
+		if i, err := b.Direct.Inspect(ctx, b.LockName); assert.NoError(b, err) && len(i.Holders) > 0 {
 			assert.LessOrEqual(b, i.Holders[0].Remaining, time.Second, "keep is exact")
 		}
 		b.Follows(k.Rival(b.Direct, b.LockName))
 		assert.GreaterOrEqual(b, time.Since(began), time.Second-200*time.Millisecond, "keep is over")
-		_, err := c.Attach(context.Background(), ticket)
+		_, err := c.Attach(ctx, ticket)
 		b.MustBe(err, ErrNotHeld)
 	})
 }
@@ -217,7 +217,7 @@ func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
 			rule := b.Proxy.On(k.Takes, testredis.HoldRequest).Times(1)
 			h := b.Hold(k.One(b.PatientClient(), b.LockName)) // the second try has acquired it
 			ticket := b.Detach(h, time.Minute)
-			b.Must(b.Attach(b.Direct, ticket).Release(context.Background()))
+			b.Must(b.Attach(b.Direct, ticket).Release(ctx))
 			rolledBack := b.Proxy.On(k.RollsBack, testredis.HoldRequest).Times(testredis.Always)
 			ran := b.ScriptRuns()
 			rule.Release()
@@ -231,7 +231,7 @@ func TestFaultLateAttemptOfADetachedHold(t *testing.T) {
 
 // While a reader is split off, the others of its entry may leave: the entry is released when that is answered.
 func TestFaultReadersLeaveWhileOneIsSplitOff(t *testing.T) {
-	b, ctx := locktest.NewFaultBench(t), context.Background()
+	b := locktest.NewFaultBench(t)
 	c := b.ClientOn(b.Proxy.Client(), WithHandoffWindow(time.Minute))
 	l, writer := c.NewRWLock(b.LockName).Read(), b.Direct.NewRWLock(b.LockName).Write()
 	holds := []*Hold{b.Hold(l), b.Hold(l), b.Hold(l)}
@@ -264,7 +264,7 @@ func TestFaultLateSplitIsRolledBack(t *testing.T) {
 	l := b.ClientOn(b.Proxy.Client(), WithHandoffWindow(time.Minute)).NewRWLock(b.LockName).Read()
 	h, other := b.Hold(l), b.Hold(l)
 	rule := b.Proxy.On(locktest.Renames, testredis.HoldRequest).Times(testredis.Always)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan error, 1)
 	go func() {
 		_, err := h.Detach(ctx, time.Hour)
@@ -297,5 +297,5 @@ func TestFaultAttachIsValidFromBeforeTheRequest(t *testing.T) {
 	took := time.Since(sent)
 	left := time.Until(locktest.EngineOf(c).Probe().Look(locktest.LockOf(c.NewLock(b.LockName)), locktest.OwnerOf(attached)).LeaseEnds)
 	assert.LessOrEqual(b, left, lease.Validity(30*time.Second)-took+200*time.Millisecond, "how long it is valid")
-	b.Must(attached.Release(context.Background()))
+	b.Must(attached.Release(ctx))
 }

@@ -39,7 +39,7 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.OnFaultLocks(t, server, func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx, cancel := context.WithTimeout(context.Background(), 4*locktest.Soon)
+				ctx, cancel := context.WithTimeout(ctx, 4*locktest.Soon)
 				defer cancel()
 				c := b.ClientOn(b.Proxy.Client())
 				if fault == testredis.StallReply {
@@ -97,10 +97,10 @@ func testRollbackWhenCtxIsDone(b *locktest.FaultBench, k locktest.FaultLock, tim
 	rule.Release() // it runs now, before or after its rollback
 	next := k.Rival(b.Direct, b.LockName)
 	testredis.Await(b, "the lock is free again", 2*locktest.Soon, func() bool {
-		ok, err := next.TryLock(context.Background(), 0, 0)
+		ok, err := next.TryLock(ctx, 0, 0)
 		return ok && err == nil
 	})
-	b.Must(next.Unlock(context.Background()))
+	b.Must(next.Unlock(ctx))
 }
 
 // Rows 3, 4: the rollback overtakes the attempt. The late attempt acquires nothing, and is not taken for a later hold.
@@ -112,7 +112,7 @@ func TestFaultAttemptRunsAfterItsRollback(t *testing.T) {
 		rule := b.Proxy.On(k.Takes, testredis.HoldRequest).Times(testredis.Always)
 		rolledBack := b.Proxy.On(firstOfEachKey(k.RollsBack), testredis.DelayReply(0)).Times(k.Parts)
 		again := b.Proxy.On(k.RollsBack, testredis.HoldRequest).Times(testredis.Always)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(ctx) }()
 		testredis.Await(b, "the requests are under way", locktest.Soon, func() bool { return rule.Count() >= k.Asks })
@@ -160,7 +160,7 @@ func TestFaultLateReaderAcquiresNothing(t *testing.T) {
 	} {
 		for _, others := range []int{0, 1} {
 			t.Run(fmt.Sprint(name, ", other readers: ", others), func(t *testing.T) {
-				b, background := locktest.NewFaultBench(t), context.Background()
+				b, background := locktest.NewFaultBench(t), ctx
 				c := b.Shaky()
 				rw := c.NewRWLock(b.LockName)
 				rule := b.Proxy.On(locktest.Calls(record.Script("read_acquire")), testredis.HoldRequest).Times(testredis.Always)
@@ -205,13 +205,13 @@ func TestFaultMultiLockIsRolledBackWhenCtxIsDone(t *testing.T) {
 	for name, lock := range ends {
 		t.Run(name, func(t *testing.T) {
 			b := locktest.NewFaultBench(t)
-			owner := ContextWithOwner(context.Background())
+			owner := ContextWithOwner(ctx)
 			blocking := b.Direct.NewLock(b.LockName + "2")
 			b.Must(blocking.Lock(owner))
 			client := b.Shaky()
 			l := client.NewMultiLock(client.NewFairLock(b.LockName+"1"), client.NewLock(b.LockName+"2"))
 			asked := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), testredis.DelayReply(0)).Times(testredis.Always)
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			got := make(chan error, 1)
 			start := time.Now()
@@ -239,7 +239,6 @@ func TestFaultMultiLockIsRolledBackWhenCtxIsDone(t *testing.T) {
 func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		l, next := k.One(b.Shaky(), b.LockName), k.One(b.Direct, b.LockName)
 		b.Must(l.Lock(ctx))
 		rule := b.Proxy.On(k.Gives, testredis.HoldRequest).Times(k.Parts)
@@ -259,7 +258,6 @@ func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 func TestFaultBlackHoleEndsValidityInTime(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 2 * time.Second
 		l := k.One(b.Shaky(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
@@ -291,7 +289,6 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 		waitgroup.Go(&all, func() {
 			t.Run(name, func(t *testing.T) {
 				locktest.OnFaultLocks(t, server, func(b *locktest.FaultBench, k locktest.FaultLock) {
-					ctx := context.Background()
 					const lease = 5 * time.Second
 					l := k.One(b.Shaky(WithWatchdogTimeout(lease)), b.LockName)
 					b.Must(l.Lock(ctx))
@@ -313,7 +310,6 @@ func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 	for _, taken := range []bool{true, false} { // whether a next holder has acquired the lock meanwhile
 		t.Run(map[bool]string{true: "taken", false: "free"}[taken], func(t *testing.T) {
 			locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx := context.Background()
 				const lease, short = 3 * time.Second, time.Second
 				l, next := k.One(b.Shaky(WithWatchdogTimeout(lease)), b.LockName), k.One(b.Direct, b.LockName)
 				b.Must(l.Lock(ctx))
@@ -350,7 +346,6 @@ func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 func TestFaultLostRollbackHoldsUpNoWaiter(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		fickle, cancel := context.WithCancel(ctx)
@@ -377,7 +372,6 @@ func TestFaultLostRollbackHoldsUpNoWaiter(t *testing.T) {
 func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		for range 3 {
 			end := waits(b, k, WithPollInterval(time.Hour))
 			b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
@@ -390,7 +384,6 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		owner := ContextWithOwner(ctx)
@@ -415,7 +408,6 @@ func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		rule := b.Proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
@@ -436,7 +428,6 @@ func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		rule := b.Proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
@@ -466,7 +457,6 @@ func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
 func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		rdb := b.Server.Client(func(o *redis.Options) {
 			o.PoolSize, o.PoolTimeout = 1, time.Minute
 			if strings.HasPrefix(redis.Version(), "9.22.") { // which has a pool for pipelines only if one of its options is set
@@ -497,7 +487,6 @@ func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 func TestFaultClosedRedisClientIsAnError(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		rdb := b.Server.Client()
 		c := b.ClientOn(rdb)
 		l := k.One(c, b.LockName)
@@ -534,7 +523,6 @@ func TestFaultClosedRedisClientEndsWaits(t *testing.T) {
 		if k.Red || k.Shared {
 			return // it works with the other nodes; and readers do not wait for each other
 		}
-		ctx := context.Background()
 		rdb, waits := b.Server.Client(), new(waitCounter)
 		c := b.ClientOn(rdb, WithObserver(waits))
 		l := k.One(c, b.LockName)
@@ -569,7 +557,6 @@ func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 			}
 			t.Run(one.Name+" and "+other.Name, func(t *testing.T) {
 				b := locktest.NewFaultBenchOn(t, s)
-				ctx := context.Background()
 				if one.Record != other.Record {
 					l, next := one.One(b.Direct, b.LockName), other.One(b.Client(), b.LockName)
 					b.Must(l.Lock(ctx))
@@ -606,7 +593,6 @@ func TestFaultUnreachableHostDelaysCallsNoLongerThanDocumented(t *testing.T) {
 	server := testredis.Start(t)
 	c := b.ClientOn(server.Client(func(o *redis.Options) { o.Dialer = h.dialer }))
 	l := c.NewLock(b.LockName)
-	ctx := context.Background()
 	b.Must(l.Lock(ctx))
 	h.addr.Store(server.Addr())
 	server.Kill()
@@ -633,7 +619,6 @@ func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 			rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = readTimeout, 1 })
 			c := b.ClientOn(rdb)
 			l := c.NewLock(b.LockName)
-			ctx := context.Background()
 			b.Must(l.Lock(ctx))
 			server.Freeze()
 			t.Cleanup(server.Thaw)
@@ -673,7 +658,6 @@ func (h repeatingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // the same.
 func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		first := k.One(b.Client(), b.LockName) // loads the scripts
 		b.Must(first.Lock(ctx))
 		b.Must(first.Unlock(ctx))
@@ -697,7 +681,6 @@ func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 // for these answers for ever, and soon has no connection left.
 func TestFaultSilentNetworkWithoutAReadTimeout(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = -1, 3 }))
 	l := c.NewLock(b.LockName)
 	b.Must(l.Lock(ctx))
@@ -731,7 +714,7 @@ func (deadlinelessConn) SetWriteDeadline(time.Time) error { return errNoDeadline
 // With a timeout of -2 go-redis sets no deadlines, and relock sets none either.
 func TestConnectionsWithoutDeadlines(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b, ctx := locktest.NewBench(t, addr), context.Background()
+		b := locktest.NewBench(t, addr)
 		c := b.ClientOn(testredis.Client(t, addr, func(o *redis.Options) {
 			o.ReadTimeout, o.WriteTimeout = -2, -2
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {

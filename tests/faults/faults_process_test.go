@@ -86,7 +86,6 @@ func TestChild(t *testing.T) {
 		return // it is used by the tests below
 	}
 	b := &locktest.FaultBench{Bench: &locktest.Bench{T: t, Addr: does[0], LockName: does[1], Rdb: testredis.Client(t, does[0])}}
-	ctx := context.Background()
 	say := func(format string, args ...any) { fmt.Printf("child: "+format+"\n", args...) }
 	c := b.Client(WithWatchdogTimeout(childLease))
 	switch does[2] {
@@ -142,7 +141,6 @@ func TestFaultPausedHolderFindsItsGuardEnded(t *testing.T) {
 		c.says("held")
 		b.Tries(k.Rival(b.Direct, b.LockName), false)
 		c.signal(syscall.SIGSTOP)
-		ctx := context.Background()
 		next := k.Rival(b.Direct, b.LockName)
 		start := time.Now()
 		b.Must(next.Lock(ctx))
@@ -164,7 +162,6 @@ func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 		if k.Red { // its nodes have timeouts of their own
 			return
 		}
-		ctx := context.Background()
 		over := &locktest.FaultBench{Bench: &locktest.Bench{T: b.T, Addr: b.Proxy.Addr(), LockName: b.LockName, Rdb: b.Rdb}}
 		answer := b.Proxy.On(k.Takes, testredis.DelayReply(100*time.Millisecond))
 		c := startChild(over, nil, "take", k.Name)
@@ -187,9 +184,9 @@ func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 		c.signal(syscall.SIGKILL)
 		start := time.Now()
 		next := k.Rival(b.Direct, b.LockName)
-		b.Must(next.Lock(context.Background()))
+		b.Must(next.Lock(ctx))
 		assert.LessOrEqual(b, time.Since(start), childLease+locktest.Soon, "time that the dead holder blocked others")
-		b.Must(next.Unlock(context.Background()))
+		b.Must(next.Unlock(ctx))
 	})
 }
 
@@ -198,7 +195,6 @@ func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		c := startChild(b, nil, "wait", k.Name)
@@ -229,7 +225,6 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 	for _, kind := range []string{"lock", "fair"} {
 		t.Run(kind, func(t *testing.T) {
 			b, k := locktest.NewFaultBench(t), lockOf(kind)
-			ctx := context.Background()
 			held := k.One(b.Direct, b.LockName)
 			b.Must(held.Lock(ctx))
 			wait := func(n int) {
@@ -276,7 +271,6 @@ func TestFaultStarvedProcessKeepsNoLostLock(t *testing.T) {
 }
 
 func manyLocks(b *locktest.FaultBench, c *Client) {
-	ctx := context.Background()
 	for range 4 {
 		go func() {
 			for !time.Now().IsZero() { // until the process exits

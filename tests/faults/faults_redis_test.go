@@ -36,7 +36,7 @@ import (
 func commands(b *locktest.FaultBench, name string) int {
 	b.Helper()
 	var n int
-	stats := b.Rdb.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_"+name)
+	stats := b.Rdb.InfoMap(ctx, "commandstats").Item("Commandstats", "cmdstat_"+name)
 	_, _ = fmt.Sscanf(stats, "calls=%d", &n)
 	return n
 }
@@ -44,14 +44,14 @@ func commands(b *locktest.FaultBench, name string) int {
 // config sets a parameter of the server until the test ends.
 func config(b *locktest.FaultBench, name, value string) {
 	b.Helper()
-	b.Must(b.Rdb.ConfigSet(context.Background(), name, value).Err())
+	b.Must(b.Rdb.ConfigSet(ctx, name, value).Err())
 }
 
 // waits has a waiter for a lock that is held. end checks that it still waits after a while, and gets the lock when that is
 // released.
 func waits(b *locktest.FaultBench, k locktest.FaultLock, opts ...Option) (end func(after time.Duration)) {
 	b.Helper()
-	ctx, owner := context.Background(), ContextWithOwner(context.Background())
+	owner := ContextWithOwner(ctx)
 	held, waiting := k.Rival(b.Direct, b.LockName), k.One(b.Client(opts...), b.LockName)
 	b.Must(held.Lock(ctx))
 	got := b.StartWaiter(owner, waiting)
@@ -68,7 +68,6 @@ func waits(b *locktest.FaultBench, k locktest.FaultLock, opts ...Option) (end fu
 func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = time.Second
 		c := b.Client(WithWatchdogTimeout(lease))
 		l, other := k.One(c, b.LockName), k.One(c, b.LockName+"-other")
@@ -104,7 +103,6 @@ func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
@@ -127,7 +125,6 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		held := k.Rival(b.Direct, b.LockName)
 		b.Must(held.Lock(ctx))
 		owner := ContextWithOwner(ctx)
@@ -153,7 +150,6 @@ func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
 func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 3 * time.Second
 		c := b.Client(WithWatchdogTimeout(lease))
 		l := k.One(c, b.LockName)
@@ -174,7 +170,6 @@ func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 func TestFaultEvictedRecordIsReported(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis("--maxmemory-policy", "allkeys-lru"), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		l := k.One(b.Client(WithWatchdogTimeout(3*time.Second)), b.LockName)
 		b.Must(l.Lock(ctx))
 		token := tokenOf(b, ctx, l)
@@ -199,7 +194,6 @@ func TestFaultEvictedRecordIsReported(t *testing.T) {
 func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = time.Second
 		l := k.One(b.Shaky(), b.LockName)
 		b.Must(l.LockLease(ctx, lease))
@@ -228,7 +222,6 @@ func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
 func TestFaultServerClockJumpIsReported(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, testredis.StartJumpy, func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 3 * time.Second
 		l, next := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName), k.Rival(b.Direct, b.LockName)
 		b.Must(l.Lock(ctx))
@@ -262,7 +255,6 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 5 * time.Second
 		held := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName+"-held")
 		b.Must(held.Lock(ctx))
@@ -310,7 +302,6 @@ func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 func TestFaultHoldSurvivesMaxClients(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 5 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
@@ -337,9 +328,9 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 		on, off func(b *locktest.FaultBench)
 	}{
 		{"READONLY", true, func(b *locktest.FaultBench) {
-			b.Must(b.Rdb.Do(context.Background(), "replicaof", "127.0.0.1", "1").Err())
+			b.Must(b.Rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 		}, func(b *locktest.FaultBench) {
-			b.Must(b.Rdb.Do(context.Background(), "replicaof", "no", "one").Err())
+			b.Must(b.Rdb.Do(ctx, "replicaof", "no", "one").Err())
 		}},
 		{"NOREPLICAS", true, func(b *locktest.FaultBench) {
 			config(b, "min-replicas-to-write", "1")
@@ -348,11 +339,11 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 		}},
 		{"MISCONF", false, func(b *locktest.FaultBench) {
 			config(b, "save", "3600 1")
-			dir := b.Rdb.ConfigGet(context.Background(), "dir").Val()["dir"]
+			dir := b.Rdb.ConfigGet(ctx, "dir").Val()["dir"]
 			b.Must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // blocks the name of the file
-			b.Must(b.Rdb.BgSave(context.Background()).Err())
+			b.Must(b.Rdb.BgSave(ctx).Err())
 			testredis.Await(b, "a save has failed", locktest.Soon, func() bool {
-				return b.Rdb.InfoMap(context.Background(), "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
+				return b.Rdb.InfoMap(ctx, "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
 			})
 		}, func(b *locktest.FaultBench) {
 			config(b, "save", "")
@@ -361,7 +352,6 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 		t.Run(c.answer, func(t *testing.T) {
 			t.Parallel()
 			locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx := context.Background()
 				l, free := k.One(b.Direct, b.LockName), k.One(b.Direct, b.LockName+"-free")
 				b.Must(l.Lock(ctx))
 				c.on(b)
@@ -396,7 +386,7 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 // Row 21: a Client that was given the address of a replica learns what is wrong, long before a failover would take.
 func TestFaultAddressOfAReplicaIsReportedSoon(t *testing.T) {
 	t.Parallel()
-	ctx, addr := context.Background(), testredis.Start(t).Addr()
+	addr := testredis.Start(t).Addr()
 	require.NoError(t, testredis.Client(t, addr).Do(ctx, "replicaof", "127.0.0.1", "1").Err())
 	c, err := New(testredis.Client(t, addr))
 	require.NoError(t, err)
@@ -417,7 +407,7 @@ func TestCloseOfAClientOfAMockIsQuick(t *testing.T) {
 	rdb.AddHook(mockHook{})
 	c, err := New(rdb)
 	require.NoError(t, err)
-	assert.ErrorContains(t, c.NewLock("l").Lock(context.Background()), "not expected")
+	assert.ErrorContains(t, c.NewLock("l").Lock(ctx), "not expected")
 	start := time.Now()
 	assert.NoError(t, c.Close())
 	assert.Less(t, time.Since(start), 4*time.Second)
@@ -440,7 +430,6 @@ func (mockHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipe
 func TestFaultWaiterRidesOutLoading(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis("--loading-process-events-interval-bytes", "1024"), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		end := waits(b, k, WithPollInterval(50*time.Millisecond))
 		b.Must(
 			b.Rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err(),
@@ -503,7 +492,6 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 func testServerAnswer(t *testing.T, k locktest.FaultLock, answer string, passes bool) {
 	mini := testredis.Mini(t)
 	b := &locktest.FaultBench{Bench: locktest.NewBench(t, mini.Addr())}
-	ctx := context.Background()
 	patience := WithWatchdogTimeout(time.Second) // a caller retries for this time
 	if k.Red {
 		patience = WithRedLockNodeTimeout(locktest.Soon)
@@ -542,7 +530,6 @@ func testServerAnswer(t *testing.T, k locktest.FaultLock, answer string, passes 
 
 // busyScript has a script of another program block Redis, until end is called.
 func busyScript(b *locktest.FaultBench) (end func()) {
-	ctx := context.Background()
 	stuck := b.Server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
 	var wg sync.WaitGroup
 	waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
@@ -589,7 +576,6 @@ func TestSubscriptionRidesOutABusyScript(t *testing.T) {
 func TestForgottenPasswordIsNamed(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
 		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
 		b.Must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
@@ -616,7 +602,6 @@ func TestForgottenPasswordIsNamed(t *testing.T) {
 func TestFaultChangedPasswordIsReported(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		const lease = 4 * time.Second
 		l := k.One(b.Client(WithWatchdogTimeout(lease)), b.LockName)
 		b.Must(l.Lock(ctx))
@@ -651,7 +636,6 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		as := func(rules ...any) *redis.Client {
 			user := fmt.Sprintf("user%d", locktest.Benches.Add(1))
 			b.Must(b.Rdb.Do(ctx, append([]any{"acl", "setuser", user, "on", ">pw"}, rules...)...).Err())
@@ -694,7 +678,6 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 // Row 29: a script that Redis stops half way leaves no lock behind. The story counter has scripts that fail at the token.
 func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	b.Must(b.Rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" }))
 	l := c.NewLock(b.LockName)
@@ -720,7 +703,6 @@ func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	b := locktest.NewBench(t, server.Addr())
 	const many, length = 50, 15 * time.Second
 	c := b.Client(WithWatchdogTimeout(length))
-	ctx := context.Background()
 	var locks []*Lock
 	for i := range many {
 		l := c.NewLock(fmt.Sprint(b.LockName, "-", i))
@@ -781,14 +763,14 @@ func onRotations(t *testing.T, test func(u rotatedUser, k locktest.FaultLock)) {
 
 func (u rotatedUser) set(rules ...any) {
 	u.Helper()
-	u.Must(u.Rdb.Do(context.Background(), append([]any{"acl", "setuser", u.name}, rules...)...).Err())
+	u.Must(u.Rdb.Do(ctx, append([]any{"acl", "setuser", u.name}, rules...)...).Err())
 }
 
 // begins begins the rotation: connections are cut, and the next ones are refused.
 func (u rotatedUser) begins() {
 	u.Helper()
 	u.set(u.takes...)
-	u.Must(u.Rdb.Do(context.Background(), "client", "kill", "user", u.name).Err())
+	u.Must(u.Rdb.Do(ctx, "client", "kill", "user", u.name).Err())
 }
 
 func (u rotatedUser) ends() {
@@ -808,7 +790,7 @@ func (u rotatedUser) client(watchdogTimeout time.Duration) *Client {
 func TestFaultRotationOfCredentialsIsRiddenOut(t *testing.T) {
 	t.Parallel()
 	onRotations(t, func(u rotatedUser, k locktest.FaultLock) {
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		const lease = 12 * time.Second
 		c := u.client(lease)
 		rival, released, kept := k.Rival(u.Direct, u.LockName), k.One(c, u.LockName+"-released"), k.One(c, u.LockName+"-kept")
@@ -853,7 +835,6 @@ func TestFaultLostCredentialsEndAWait(t *testing.T) {
 		if k.Red {
 			return // told at once: see above
 		}
-		ctx := context.Background()
 		const patience = 2 * time.Second
 		rival, waiting := k.Rival(u.Direct, u.LockName), k.One(u.client(patience), u.LockName)
 		u.Must(rival.Lock(ctx))
@@ -884,7 +865,6 @@ func TestFaultLostCredentialsEndAWait(t *testing.T) {
 func TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		u := rotatedUser{b, rotation{}, fmt.Sprintf("user%d", locktest.Benches.Add(1))}
 		u.set("on", ">pw", "+@all", "~*", "&*")
 		rival, waiting := k.Rival(b.Direct, b.LockName), k.One(u.client(time.Minute), b.LockName)
@@ -905,7 +885,6 @@ func TestFaultWaiterThatMayNotDoItsWorkIsToldAtOnce(t *testing.T) {
 // Row 56: a subscription that Redis answers with NOAUTH does not count as refused for good.
 func TestSubscriptionRidesOutARequiredPassword(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
 	admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
 	hub := locktest.EngineOf(b.Client()).Hub()

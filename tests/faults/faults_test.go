@@ -32,12 +32,12 @@ func ownRedis(args ...string) func(testing.TB) *testredis.Server {
 func refuses(b *locktest.FaultBench, l Locker, answer string) {
 	b.Helper()
 	start := time.Now()
-	ok, err := locktest.UntilAnswered(func() (bool, error) { return l.TryLock(context.Background(), 0, 0) })
+	ok, err := locktest.UntilAnswered(func() (bool, error) { return l.TryLock(ctx, 0, 0) })
 	assert.False(b, ok, "TryLock")
 	assert.ErrorContains(b, err, answer, "TryLock")
 	assert.LessOrEqual(b, time.Since(start), 2*locktest.Soon, "TryLock")
 	assert.NotErrorIs(b, err, redis.Nil, "redis.Nil leaves the package")
-	b.MustBe(l.Unlock(context.Background()), ErrNotHeld)
+	b.MustBe(l.Unlock(ctx), ErrNotHeld)
 }
 
 // tokenOf returns the fencing token of l, or 0 if it has none.
@@ -55,7 +55,7 @@ func tokenOf(b *locktest.FaultBench, ctx context.Context, l Locker) int64 {
 // gaveUp makes a call whose context is canceled as soon as rule has hit its request, and returns where its error arrives.
 func gaveUp(b *locktest.FaultBench, rule *testredis.Rule, call func(context.Context) error) <-chan error {
 	b.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan error, 1)
 	go func() { got <- call(ctx) }()
 	locktest.Await(b.Bench, "the request is under way", rule.Fired())

@@ -62,7 +62,7 @@ func takeoverLocks(
 ) (all []*survivor) {
 	for _, k := range takeovers {
 		name := tag + k.Name
-		s := &survivor{kind: k.Name, name: name, owner: ContextWithOwner(context.Background()), next: make(chan error, 1)}
+		s := &survivor{kind: k.Name, name: name, owner: ContextWithOwner(ctx), next: make(chan error, 1)}
 		s.l, s.rival = k.One(client(WithWatchdogTimeout(lease)), name), k.Rival(client(), name)
 		require.NoError(t, s.l.Lock(s.owner), k.Name)
 		var err error
@@ -90,8 +90,8 @@ func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 		go func() { s.next <- s.rival.Lock(s.owner) }()
 	}
 	testredis.Await(t, "all rivals are subscribed", locktest.ClusterSoon, func() bool {
-		plain, _ := rdb.PubSubChannels(context.Background(), "*").Result()
-		sharded, _ := rdb.PubSubShardChannels(context.Background(), "*").Result()
+		plain, _ := rdb.PubSubChannels(ctx, "*").Result()
+		sharded, _ := rdb.PubSubShardChannels(ctx, "*").Result()
 		subscribed := strings.Join(append(plain, sharded...), " ")
 		return !slices.ContainsFunc(all, func(s *survivor) bool { return !strings.Contains(subscribed, s.name) })
 	})
@@ -224,7 +224,6 @@ func TestClusterFailoverThatLosesTheRecordIsReported(t *testing.T) {
 func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	b := &locktest.Bench{T: t}
 	client := func(opts ...Option) *Client {
 		return b.ClientOn(cluster.Client(), append([]Option{WithPollInterval(100 * time.Millisecond)}, opts...)...)
@@ -285,7 +284,6 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 func TestClusterSlotHalfWayKeepsNoWaiterAsleep(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	b := &locktest.Bench{T: t}
 	name := fmt.Sprintf("{waits-half-way-%d}", locktest.Benches.Add(1))
 	client := func() *Client { return b.ClientOn(cluster.Client(), WithPollInterval(100*time.Millisecond)) }
@@ -319,7 +317,6 @@ func TestClusterSlotHalfWayKeepsNoWaiterAsleep(t *testing.T) {
 func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
-	ctx := context.Background()
 	for _, leasesFirst := range []bool{false, true} {
 		b := &locktest.Bench{T: t}
 		name := fmt.Sprintf("{reader-half-way-%d}", locktest.Benches.Add(1))
@@ -355,7 +352,6 @@ func TestSyncedReplicas(t *testing.T) {
 	t.Parallel()
 	const confirmation = 500 * time.Millisecond
 	cluster := testredis.StartCluster(t, 3, 1)
-	ctx := context.Background()
 	for i, kind := range clusterLocks {
 		t.Run(kind.Name, func(t *testing.T) { // one after the other: a master refuses its replicas for all of them
 			if i%4 > 0 {
@@ -434,7 +430,6 @@ func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := locktest.NewClusterBench(t, cluster)
 	l := b.Client(WithSyncedReplicas(1, time.Second)).NewLock(b.LockName)
-	ctx := context.Background()
 	b.Must(l.Lock(ctx)) // its client knows the Cluster from here on
 	b.Must(l.Unlock(ctx))
 	to := otherMaster(cluster, b.LockName)
@@ -448,7 +443,6 @@ func TestSyncedReplicasFollowTheSlot(t *testing.T) {
 
 func TestSyncedReplicasWithoutWait(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	for name, args := range map[string][]string{
 		"no replica":    nil,
 		"no permission": {"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-wait"},
@@ -479,7 +473,7 @@ func TestSentinelFailovers(t *testing.T) {
 		var refused int
 		s := testredis.StartSentinel(t, 2)
 		for i := range *failovers {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			name := fmt.Sprintf("failover-%d", i)
 			opts := []Option{WithWatchdogTimeout(time.Minute), WithLogger(slog.New(slog.DiscardHandler))}
 			if synced {
@@ -522,7 +516,6 @@ func TestSentinelFailovers(t *testing.T) {
 func TestSyncedReplicasBusy(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	for kind, newLock := range map[string]locktest.LockMaker{"lock": locktest.NewPlainLock, "fair": locktest.NewFairLock, "write": locktest.NewWriteLock,
 		"multi": locktest.NewSlotMultiLock} {
 		held := newLock(b.Client(), b.LockName+kind)

@@ -79,7 +79,6 @@ func TestPermissionsOnThePageAreRefusedNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx := context.Background()
 			var admins []*redis.Client
 			var addrs []string
 			for _, s := range test.start(t) {
@@ -118,7 +117,6 @@ const (
 // testAsService does everything that services do, as the user of the page.
 func testAsService(t *testing.T, addrs []string) {
 	logging.Enable()
-	ctx := context.Background()
 	b := &locktest.Bench{T: t, LockName: "orders"}
 	var logged locktest.LockedBuffer
 	log := slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -192,7 +190,6 @@ type use struct {
 
 // all calls every method of locks that exclude one another, and returns the calls that failed.
 func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
-	ctx := context.Background()
 	mine, theirs := one(u.user, name), rival(u.other, name)
 	me, me2, them, them2 := ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx)
 	defer func() { // releases what is left, for the other tests
@@ -329,7 +326,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 	} {
 		c := b.ClientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
 		waitgroup.Go(&all, func() {
-			err := c.NewLock(locktest.OrderName()).Lock(context.Background())
+			err := c.NewLock(locktest.OrderName()).Lock(ctx)
 			// With TLS 1.3 the server refuses a client after its first message, which may arrive before the reason.
 			assert.Regexp(t, "certificate|connection reset|broken pipe", fmt.Sprint(err), what)
 		})
@@ -400,7 +397,7 @@ func TestSmallestPermissionsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	for _, right := range locktest.SmallestCluster {
 		assert.Error(
 			t,
-			d.User(b, locktest.Without(all, right)).NewLock(locktest.OrderName()).Lock(context.Background()),
+			d.User(b, locktest.Without(all, right)).NewLock(locktest.OrderName()).Lock(ctx),
 			"it works without %s",
 			right,
 		)
@@ -409,7 +406,7 @@ func TestSmallestPermissionsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 
 // testWithoutEval comes first, because no server has loaded the scripts yet.
 func testWithoutEval(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all []string) {
-	err := d.User(b, locktest.Without(all, "+eval")).NewLock(locktest.OrderName()).Lock(context.Background())
+	err := d.User(b, locktest.Without(all, "+eval")).NewLock(locktest.OrderName()).Lock(ctx)
 	assert.True(t, locktest.Refused(err), "without +eval")
 	assert.ErrorContains(t, err, "'eval'", "without +eval")
 }
@@ -431,7 +428,6 @@ func testEnough(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all []s
 
 // testWithoutWakeups removes the permissions to subscribe and to publish, one at a time: locks work, and waiters poll.
 func testWithoutWakeups(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all, wakeups []string) {
-	ctx := context.Background()
 	publish, subscribe, unsubscribe := wakeups[0], wakeups[1], wakeups[2]
 	var each sync.WaitGroup
 	defer each.Wait()
@@ -501,7 +497,6 @@ func TestRefusedClientChannelCostsNothingElse(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
-	ctx := context.Background()
 	d := b.Deployment(s)
 	all := slices.Concat(locktest.SmallestKeys, locktest.SmallestChannels, locktest.SmallestCommands, locktest.SmallestWakeups)
 	var logged locktest.LockedBuffer
@@ -551,7 +546,6 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
-	ctx := context.Background()
 	const user, password = "alice-the-user", "hunter2-the-password"
 	secret := strings.Repeat("s", 100) + "-the-end-of-a-name" // a name of more than 64 bytes
 	var logged locktest.LockedBuffer
@@ -691,7 +685,6 @@ func TestEndedTLSConnectionsFailNoLock(t *testing.T) {
 	c, err := New(rdb)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, c.Close()) })
-	ctx := context.Background()
 	var all sync.WaitGroup
 	for i := range connections {
 		waitgroup.Go(

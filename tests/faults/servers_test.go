@@ -70,7 +70,7 @@ func clientsOn(b *locktest.Bench, all map[string]redis.UniversalClient) map[stri
 // passes has a lock pass from the Client that holds it to the one that waits, which Inspect shows to the holder.
 func passes(b *locktest.Bench, kind locktest.LockKind, what string, holds, waits *Client) {
 	b.Helper()
-	ctx, owner := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	ctx, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	name := b.LockName + what
 	l, rival := kind.One(holds, name), kind.Rival(waits, name)
 	b.Must(l.Lock(ctx))
@@ -126,11 +126,11 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 			})
 		}
 		for what, w := range all {
-			freed, err := w.Forced.ForceUnlock(context.Background())
+			freed, err := w.Forced.ForceUnlock(ctx)
 			b.Must(err)
 			assert.True(t, freed, what)
 			locktest.Await(b, what+": the holder learns of the release", w.Guarded.Done())
-			b.MustBe(w.Release(context.Background()), ErrLockLost)
+			b.MustBe(w.Release(ctx), ErrLockLost)
 		}
 	})
 }
@@ -175,7 +175,7 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 				hour, rarely := WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Rarely)
 				publishes := b.ClientOn(ofEitherMode(t, addr)[kind], rarely)
 				holds, waits := b.ClientOn(asksForSlots(t, addr), rarely), b.ClientOn(asksForSlots(t, addr), hour)
-				ctx, owner := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+				ctx, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
 				var held, awaited Locker
 				var release func() error
 				switch what {
@@ -223,7 +223,6 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 // A RedLock has no time to ask its nodes for their mode, which is a question without an answer here, however long.
 func TestRedLockIsReleasedByForceOnClustersThatTellNoMode(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	addrs := make([]string, 3)
 	for i := range addrs {
 		addrs[i] = testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
@@ -262,7 +261,7 @@ func TestMessagesOfAUserWithThePermissionsForOneMode(t *testing.T) {
 		for _, right := range strings.Fields(rights) {
 			args = append(args, right)
 		}
-		b.Must(b.Rdb.Do(context.Background(), args...).Err())
+		b.Must(b.Rdb.Do(ctx, args...).Err())
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{
 			Username: "one-way", Password: "secret",
 			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
@@ -285,7 +284,7 @@ func TestRefusalOfAChannelThatIsSubscribedInBothWays(t *testing.T) {
 	t.Parallel()
 	onServersOfBothModes(t, func(t *testing.T, addr string, _ bool) {
 		b := locktest.NewBench(t, addr)
-		b.Must(b.Rdb.Do(context.Background(), "acl", "setuser", "default", "resetchannels", "&good*").Err())
+		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "default", "resetchannels", "&good*").Err())
 		for kind, rdb := range ofEitherMode(t, addr) {
 			hub := locktest.EngineOf(b.ClientOn(rdb)).Hub()
 			var all []*wake.Listener
@@ -351,7 +350,7 @@ func TestClientsOfASentinelNotifyEachOther(t *testing.T) {
 		}
 		for name, c := range clients {
 			testredis.Await(b, name+" has found the new primary", locktest.Soon, func() bool {
-				ok, err := c.NewLock(b.LockName+name).TryLock(context.Background(), 0, time.Millisecond)
+				ok, err := c.NewLock(b.LockName+name).TryLock(ctx, 0, time.Millisecond)
 				return ok && err == nil
 			})
 		}
@@ -361,7 +360,6 @@ func TestClientsOfASentinelNotifyEachOther(t *testing.T) {
 // Replicas confirm the locks of clients behind types of the user. An AutoPipeliner has no connection of its own.
 func TestReplicasConfirmForClientsBehindOtherTypes(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	cluster := testredis.StartCluster(t, 3, 1)
 	for _, rdb := range []redis.UniversalClient{locktest.OwnCluster{ClusterClient: cluster.Client()}, &locktest.OwnAny{UniversalClient: cluster.Client()}} {
 		b := locktest.NewClusterBench(t, cluster)
@@ -394,7 +392,7 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 			other := b.Client()
 			for _, kind := range clusterLocks {
 				for i, pair := range [][2]*Client{{c, other}, {other, c}} {
-					what, owner := fmt.Sprint(b.LockName, kind.Name, i), ContextWithOwner(context.Background())
+					what, owner := fmt.Sprint(b.LockName, kind.Name, i), ContextWithOwner(ctx)
 					l, rival := kind.One(pair[0], what), kind.Rival(pair[1], what)
 					b.Must(l.Lock(owner))
 					got := b.StartWaiter(rival)
@@ -403,7 +401,7 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 				}
 			}
 			const names = 30 // of which the poller asks with a request for each slot
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			got := make(chan error, names)
 			var held []*Lock
 			for i := range names {

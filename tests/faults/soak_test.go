@@ -6,7 +6,6 @@ package faults
 //	go test ./tests/faults -run Soak -soak=30m -timeout=0 -v
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,7 +29,6 @@ func TestSoak(t *testing.T) {
 	if *soakTime == 0 {
 		t.Skip("it runs with -soak=30m")
 	}
-	ctx := context.Background()
 	b := locktest.NewFaultBenchOn(t, testredis.Start(t))
 	var sections, gaveUp, unanswered, failed atomic.Int64
 	var over atomic.Bool

@@ -3,7 +3,6 @@ package faults
 // The nemesis of a storm: it causes faults, one after the other, and records what each may have done: see storm_test.go.
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -209,7 +208,7 @@ func (n *nemesis) killConnections() {
 	kind := []string{"normal", "pubsub"}[n.rng.IntN(2)]
 	n.hurt("connections killed", history.AllClients, func() {
 		for _, rdb := range n.rdbs {
-			_ = rdb.Do(context.Background(), "client", "kill", "type", kind, "skipme", "yes").Err()
+			_ = rdb.Do(ctx, "client", "kill", "type", kind, "skipme", "yes").Err()
 		}
 	})
 }
@@ -240,7 +239,7 @@ func (n *nemesis) pause() {
 	n.hurt("paused", history.AllClients, func() {
 		d := locktest.Between(n.rng, 0, stormTimeout)
 		for _, rdb := range n.rdbs {
-			_ = rdb.Do(context.Background(), "client", "pause", d.Milliseconds(), mode).Err()
+			_ = rdb.Do(ctx, "client", "pause", d.Milliseconds(), mode).Err()
 		}
 		time.Sleep(d)
 	})
@@ -249,7 +248,7 @@ func (n *nemesis) pause() {
 func (n *nemesis) flushScripts() {
 	n.hurt("scripts flushed", history.AllClients, func() {
 		for _, rdb := range n.rdbs {
-			_ = rdb.ScriptFlush(context.Background()).Err()
+			_ = rdb.ScriptFlush(ctx).Err()
 		}
 	})
 }
@@ -316,7 +315,7 @@ func (n *nemesis) delete() {
 			}
 		}
 		testredis.Await(n, "the records are deleted", locktest.Soon, func() bool { // just after a failover it may be refused
-			return n.admin.Del(context.Background(), keys...).Err() == nil
+			return n.admin.Del(ctx, keys...).Err() == nil
 		})
 	})
 	n.locked[name].deletions.Add(1)
@@ -407,7 +406,7 @@ func (n *nemesis) takeOver(old *testredis.Server) {
 		to, cmd = n.cluster.ReplicasOf(old)[0], []any{"cluster", "failover", "takeover"}
 	}
 	testredis.Await(n, "a replica may take over", locktest.Soon, func() bool {
-		return to.Client().Do(context.Background(), cmd...).Err() == nil
+		return to.Client().Do(ctx, cmd...).Err() == nil
 	})
 }
 

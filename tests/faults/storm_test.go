@@ -397,7 +397,7 @@ func (s *storm) blow(took time.Duration) {
 	if s.kind.fair {
 		waitgroup.Go(&watchers, func() { s.watchQueues(end) })
 	}
-	s.rage(context.Background(), took)
+	s.rage(ctx, took)
 	finished := s.rec.Now()
 	s.lookAfter() // with the clients that might still have something
 	for _, p := range s.procs {
@@ -495,7 +495,7 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	for {
 		for _, name := range s.names {
 			from := s.rec.Now()
-			queue, err := s.admin.LRange(context.Background(), record.PrefixName("redisson_lock_queue", name), 0, -1).Result()
+			queue, err := s.admin.LRange(ctx, record.PrefixName("redisson_lock_queue", name), 0, -1).Result()
 			if err != nil {
 				continue
 			}
@@ -531,7 +531,7 @@ func (s *storm) lookAfter() {
 				number: -1,
 				proc:   len(s.procs) - 1,
 				rng:    s.rand(-2 - i),
-				ctx:    ContextWithOwner(context.Background()),
+				ctx:    ContextWithOwner(ctx),
 			},
 		)
 	}
@@ -589,7 +589,6 @@ func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
 }
 
 func (s *storm) left() (left []string) {
-	ctx := context.Background()
 	for _, rdb := range s.rdbs {
 		keys, err := rdb.Keys(ctx, "*").Result()
 		require.NoError(s, err)
@@ -611,7 +610,7 @@ func (s *storm) contents(keys []string) map[string]map[string]string {
 	contents := make(map[string]map[string]string)
 	for _, key := range keys {
 		for _, rdb := range s.rdbs {
-			if hash := rdb.HGetAll(context.Background(), key).Val(); len(hash) > 0 {
+			if hash := rdb.HGetAll(ctx, key).Val(); len(hash) > 0 {
 				contents[key] = hash
 			}
 		}

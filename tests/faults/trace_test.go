@@ -270,7 +270,7 @@ func (r *tracedStorm) record(t *testing.T, seed uint64) []trace.Trace {
 	if r.Name == "" {
 		took *= 2
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), took)
+	ctx, cancel := context.WithTimeout(ctx, took)
 	defer cancel()
 	start := time.Now().Add(-s.rec.Now())
 	s.rage(ctx, took)

@@ -3,7 +3,6 @@
 package locks
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -45,7 +44,7 @@ func TestSectionsAllocateLittle(t *testing.T) { // not in parallel: the counter 
 					all.Add(1)
 					go func() {
 						defer all.Done()
-						l, ctx := of.lock(c, i), ContextWithOwner(context.Background())
+						l, ctx := of.lock(c, i), ContextWithOwner(ctx)
 						for range n / of.goroutines {
 							if !assert.NoError(t, l.Lock(ctx)) || !assert.NoError(t, l.Unlock(ctx)) {
 								return

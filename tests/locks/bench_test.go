@@ -26,7 +26,7 @@ func BenchmarkUncontended(b *testing.B) {
 	client, err := New(rdb)
 	require.NoError(b, err)
 	defer client.Close()
-	background := context.Background()
+	background := ctx
 	cancellable, cancel := context.WithCancel(background)
 	defer cancel()
 

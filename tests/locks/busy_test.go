@@ -30,7 +30,7 @@ type busyCase struct {
 // kept returns how the other process holds the lock that newLock makes.
 func kept(newLock func(c []*Client) Locker) func(v *locktest.Virtual, c []*Client) (release func()) {
 	return func(v *locktest.Virtual, c []*Client) func() {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		l := newLock(c)
 		require.NoError(v, l.Lock(ctx))
 		return func() { assert.NoError(v, l.Unlock(ctx)) }
@@ -85,10 +85,10 @@ var (
 		"TryDo":     func(ctx context.Context, l Locker) error { return locktest.Second(l.TryDo(ctx, time.Hour, nothing)) },
 	}
 	callsWithWait = map[string]func(l Locker, wait time.Duration) (bool, error){
-		"TryLock": func(l Locker, wait time.Duration) (bool, error) { return l.TryLock(context.Background(), wait, 0) },
-		"TryDo":   func(l Locker, wait time.Duration) (bool, error) { return l.TryDo(context.Background(), wait, nothing) },
+		"TryLock": func(l Locker, wait time.Duration) (bool, error) { return l.TryLock(ctx, wait, 0) },
+		"TryDo":   func(l Locker, wait time.Duration) (bool, error) { return l.TryDo(ctx, wait, nothing) },
 		"TryAcquire": func(l Locker, wait time.Duration) (bool, error) {
-			_, ok, err := l.(Acquirer).TryAcquire(context.Background(), wait, 0)
+			_, ok, err := l.(Acquirer).TryAcquire(ctx, wait, 0)
 			return ok, err
 		},
 	}
@@ -125,7 +125,7 @@ func TestBusyIsToldFromAnOutage(t *testing.T) {
 						n++
 						go func() {
 							defer func() { done <- true }()
-							ctx, cancel := context.WithTimeout(context.Background(), wait)
+							ctx, cancel := context.WithTimeout(ctx, wait)
 							defer cancel()
 							err := call(ctx, c.waits(mine))
 							assert.ErrorIs(v, err, context.DeadlineExceeded, name)
@@ -182,7 +182,7 @@ func TestNobodyIsBusyWhereNoOwnerWasSeen(t *testing.T) {
 						clients, links = append(clients, client), append(links, link)
 					}
 					l := c.waits(clients)
-					require.NoError(v, l.Do(context.Background(), nothing)) // there are connections
+					require.NoError(v, l.Do(ctx, nothing)) // there are connections
 					time.Sleep(time.Second)
 					locktest.Silent(func() {
 						for round := range 3 {
@@ -190,12 +190,12 @@ func TestNobodyIsBusyWhereNoOwnerWasSeen(t *testing.T) {
 							for i := range 6 {
 								all.Go(func() {
 									if time.Sleep(time.Duration(i) * 15 * time.Millisecond); i%2 == 1 {
-										ok, err := l.TryLock(context.Background(), wait, 0)
+										ok, err := l.TryLock(ctx, wait, 0)
 										assert.False(v, ok)
 										assert.Error(v, err, "TryLock %d in round %d", i, round)
 										return
 									}
-									ctx, cancel := context.WithTimeout(context.Background(), max(wait, 1))
+									ctx, cancel := context.WithTimeout(ctx, max(wait, 1))
 									defer cancel()
 									err := l.Lock(ctx)
 									assert.ErrorIs(v, err, context.DeadlineExceeded)
@@ -231,7 +231,7 @@ func TestBusyIsToldInTimeByASlowRedis(t *testing.T) {
 						mine, others = append(mine, client), append(others, other)
 					}
 					l, release := c.waits(mine), func() {}
-					require.NoError(v, l.Do(context.Background(), nothing)) // there are connections
+					require.NoError(v, l.Do(ctx, nothing)) // there are connections
 					time.Sleep(time.Second)
 					if !here {
 						release = c.keeps(v, others)
@@ -241,16 +241,16 @@ func TestBusyIsToldInTimeByASlowRedis(t *testing.T) {
 						wait := time.Duration((i+11)%12) * 25 * time.Millisecond // the first one waits the longest
 						all.Go(func() {
 							if time.Sleep(time.Duration(i) * time.Millisecond); here && i == 0 {
-								assert.NoError(v, l.LockLease(context.Background(), 2*time.Second))
+								assert.NoError(v, l.LockLease(ctx, 2*time.Second))
 								return
 							}
 							start := time.Now()
-							ok, err := l.TryLock(context.Background(), wait+5*time.Millisecond, 0)
+							ok, err := l.TryLock(ctx, wait+5*time.Millisecond, 0)
 							assert.NoError(v, err)
 							assert.LessOrEqual(v, time.Since(start), wait+205*time.Millisecond)
 							assert.Equal(v, here && strings.Contains(c.name, "read"), ok)
 							if ok {
-								assert.NoError(v, l.Unlock(context.Background()))
+								assert.NoError(v, l.Unlock(ctx))
 							}
 						})
 					}
@@ -275,7 +275,7 @@ func TestBusyBehindACallerThatWaitsOn(t *testing.T) {
 				ended := v.Waiter(c.NewLock("l"))
 				result := make(chan error)
 				go func() {
-					ok, err := c.NewLock("l").TryLock(context.Background(), 65*time.Second, 0)
+					ok, err := c.NewLock("l").TryLock(ctx, 65*time.Second, 0)
 					assert.False(v, ok)
 					result <- err
 				}()
@@ -300,10 +300,10 @@ func TestCampaignIsToldThatAnotherOneLeads(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		c, link := v.Client(0)
 		other, _ := v.Client(0)
-		term, err := other.NewElection("e").Campaign(context.Background())
+		term, err := other.NewElection("e").Campaign(ctx)
 		require.NoError(v, err)
 		campaign := func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
 			return locktest.Second(c.NewElection("e").Campaign(ctx))
 		}
@@ -314,7 +314,7 @@ func TestCampaignIsToldThatAnotherOneLeads(t *testing.T) {
 		assert.ErrorIs(v, err, context.DeadlineExceeded)
 		assert.NotErrorIs(v, err, ErrBusy)
 		time.Sleep(time.Minute)
-		require.NoError(v, term.Resign(context.Background()))
+		require.NoError(v, term.Resign(ctx))
 	})
 }
 
@@ -322,7 +322,6 @@ func TestCampaignIsToldThatAnotherOneLeads(t *testing.T) {
 // the semaphore has fewer by now.
 func TestAcquireNIsBusyUnlessThereAreTooFewPermits(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		c, _ := v.Client(0)
 		other, _ := v.Client(0)
 		mine, s := c.NewSemaphore("s", 5), other.NewSemaphore("s", 5)
@@ -384,7 +383,6 @@ func TestRedLockIsBusyIfTooManyNodesAreTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				var locks []Locker
 				var links []*bubble.Link
 				var first *Client

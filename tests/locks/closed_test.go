@@ -33,7 +33,7 @@ func argumentsOf(b *locktest.Bench, method reflect.Type) (arguments []reflect.Va
 			if method.In(i) != reflect.TypeFor[context.Context]() {
 				return nil
 			}
-			v = context.Background()
+			v = ctx
 		default:
 			return nil
 		}
@@ -45,7 +45,6 @@ func argumentsOf(b *locktest.Bench, method reflect.Type) (arguments []reflect.Va
 // Every error that a method returns because the Client is closed names the method and the lock.
 func TestErrClosedNamesTheOperationAndTheLock(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	lock, other := c.NewLock(b.LockName, Fenced()), b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr()))
 	third := b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr()))
@@ -91,13 +90,13 @@ func TestErrClosedOfAFunctionNamesTheOperationAndTheLock(t *testing.T) {
 	} {
 		for op, call := range map[string]func(c *Client, name string, fn func(context.Context) error) error{
 			"do": func(c *Client, name string, fn func(context.Context) error) error {
-				return c.NewLock(name).Do(context.Background(), fn)
+				return c.NewLock(name).Do(ctx, fn)
 			},
 			"trydo": func(c *Client, name string, fn func(context.Context) error) error {
-				return locktest.Second(c.NewSemaphore(name, 1).TryDo(context.Background(), 0, fn))
+				return locktest.Second(c.NewSemaphore(name, 1).TryDo(ctx, 0, fn))
 			},
 			"lead": func(c *Client, name string, fn func(context.Context) error) error {
-				return c.NewElection(name).Lead(context.Background(), fn)
+				return c.NewElection(name).Lead(ctx, fn)
 			},
 		} {
 			t.Run(op+" "+what, func(t *testing.T) {

@@ -30,7 +30,7 @@ func TestDetachedHoldIsAttachedOnce(t *testing.T) {
 		for _, k := range locktest.Detachable {
 			t.Run(k.Name, func(t *testing.T) {
 				t.Parallel()
-				b, ctx := locktest.NewBench(t, addr), context.Background()
+				b := locktest.NewBench(t, addr)
 				c1, c2 := b.Client(WithLabel("first")), b.Client()
 				l, rival := k.One(c1, b.LockName), k.Rival(c2, b.LockName)
 				h := b.Hold(l)
@@ -113,12 +113,12 @@ func TestAttachedHoldHasTheSameToken(t *testing.T) {
 				moved, err := attached.Token()
 				b.Must(err)
 				assert.Equal(b, token, moved)
-				b.Must(attached.Release(context.Background()))
+				b.Must(attached.Release(ctx))
 				next := b.Hold(lock(c1, b.LockName))
 				greater, err := next.Token()
 				b.Must(err)
 				assert.Greater(b, greater, token)
-				b.Must(next.Release(context.Background()))
+				b.Must(next.Release(ctx))
 			})
 		}
 	})
@@ -127,7 +127,7 @@ func TestAttachedHoldHasTheSameToken(t *testing.T) {
 // A text that is no ticket of a detached hold attaches nothing, and the error says so before a request is sent.
 func TestTicketsAreChecked(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Mini(t).Addr()), context.Background()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client(WithKeyPrefix("app:"))
 	live := b.Hold(c.NewLock(b.LockName))
 	i, err := c.Inspect(ctx, b.LockName)
@@ -172,7 +172,7 @@ func TestTicketsAreChecked(t *testing.T) {
 
 // A hold that cannot be detached goes on.
 func TestDetachIsRefused(t *testing.T) {
-	b, ctx := locktest.NewFaultBench(t), context.Background()
+	b := locktest.NewFaultBench(t)
 	c := b.Direct
 	rw := c.NewRWLock(b.LockName + "-rw")
 	for name, get := range map[string]func() (h *Hold, then func()){
@@ -241,7 +241,6 @@ func TestDetachIsRefused(t *testing.T) {
 // The same for a Detach that is waiting for another call of its owner.
 func TestDetachThatWaitsForItsOwnerCanBeCanceled(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	h := b.HoldFor(b.ClientOn(b.Proxy.Client()).NewLock(b.LockName), time.Minute)
 	within := h.Context()
 	extending := b.Proxy.On(locktest.Calls(record.Script("renew")), testredis.HoldRequest).Times(testredis.Always)
@@ -266,7 +265,7 @@ func TestDetachThatWaitsForItsOwnerCanBeCanceled(t *testing.T) {
 // An operator can release a detached hold by force, as Inspect shows it: its ticket does not work any more.
 func TestDetachedHoldIsReleasedByForce(t *testing.T) {
 	locktest.OnDetachable(t, func(b *locktest.FaultBench, k locktest.LockKind) {
-		ctx, c := context.Background(), b.Client()
+		c := b.Client()
 		ticket := b.Detach(b.Hold(k.One(c, b.LockName)), time.Hour)
 		i, err := c.Inspect(ctx, b.LockName)
 		b.Must(err)
@@ -285,7 +284,7 @@ func TestDetachedHoldExpires(t *testing.T) {
 		c := b.Client()
 		ticket := b.Detach(b.Hold(k.One(c, b.LockName)), 50*time.Millisecond)
 		b.Follows(k.Rival(c, b.LockName))
-		_, err := c.Attach(context.Background(), ticket)
+		_, err := c.Attach(ctx, ticket)
 		b.MustBe(err, ErrNotHeld)
 	})
 }
@@ -301,10 +300,10 @@ func TestTicketEndsWhenKeepHasPassed(t *testing.T) {
 		over.KeepEnd -= 2 * time.Hour.Milliseconds()
 		late, err := over.Encode()
 		b.Must(err)
-		_, err = c.Attach(context.Background(), late)
+		_, err = c.Attach(ctx, late)
 		b.MustBe(err, ErrNotHeld)
 		b.Excludes(k.Rival(c, b.LockName))
-		b.Must(b.Attach(c, text).Release(context.Background()))
+		b.Must(b.Attach(c, text).Release(ctx))
 	})
 }
 
@@ -318,7 +317,7 @@ func TestExpiredHoldIsNotAttached(t *testing.T) {
 			"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
 		} {
 			t.Run(name, func(t *testing.T) {
-				b, ctx := locktest.NewBench(t, addr), context.Background()
+				b := locktest.NewBench(t, addr)
 				c1, c2 := b.Client(), b.Client()
 				other := b.Hold(l(c2, b.LockName))
 				ticket := b.Detach(b.Hold(l(c1, b.LockName)), 10*time.Millisecond)
@@ -343,9 +342,9 @@ func TestWaitersOfADetachedHold(t *testing.T) {
 		h, l := b.Hold(k.One(c, b.LockName)), k.Rival(c, b.LockName)
 		got := make(chan error, 2)
 		wait := func() {
-			h, err := l.(Acquirer).Acquire(context.Background())
+			h, err := l.(Acquirer).Acquire(ctx)
 			if err == nil {
-				err = h.Release(context.Background())
+				err = h.Release(ctx)
 			}
 			got <- err
 		}
@@ -357,53 +356,17 @@ func TestWaitersOfADetachedHold(t *testing.T) {
 		attached := b.Attach(c, ticket)
 		locktest.Stays(b, "a waiter has acquired the lock", got, 300*time.Millisecond)
 		b.Excludes(l)
-		b.Must(attached.Release(context.Background()))
+		b.Must(attached.Release(ctx))
 		for range 2 {
 			b.Must(locktest.Await(b.Bench, "the waiters are next", got))
 		}
 	})
 }
 
-// MaxHold goes on: the lease of the detached hold ends with it, and so does the attached hold.
-func TestMaxHoldOfADetachedHold(t *testing.T) {
-	t.Parallel()
-	b, c := locktest.NewBench(t, testredis.Start(t).Addr()), (*Client)(nil)
-	c = b.Client(WithWatchdogTimeout(time.Second))
-	const most = 2 * time.Second
-	began := time.Now()
-	ticket := b.Detach(b.Hold(c.NewLock(b.LockName, MaxHold(most))), time.Hour)
-	assert.LessOrEqual(b, b.LeaseIn(c), most, "keep is cut")
-	attached := b.Attach(c, ticket)
-	end := attached.Context()
-	b.Ends(end, ErrMaxHold)
-	assert.InDelta(b, most, time.Since(began), float64(time.Second), "when it ends")
-	b.MustBe(attached.Release(context.Background()), ErrLockLost)
-	b.Follows(c.NewLock(b.LockName))
-}
-
-// MinHold goes on: the detached hold lasts at least that long, and so does the record after the attached hold was
-// released.
-func TestMinHoldOfADetachedHold(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client()
-	const least = 3 * time.Second
-	began := time.Now()
-	l := c.NewLock(b.LockName, MinHold(least))
-	ticket := b.Detach(b.Hold(l), time.Millisecond)
-	assert.InDelta(b, least, b.LeaseIn(c), float64(time.Second))
-	attached := b.Attach(c, ticket)
-	b.Must(attached.Release(context.Background()))
-	b.Excludes(l)
-	b.Must(c.NewLock(b.LockName).Lock(context.Background()))
-	assert.GreaterOrEqual(b, time.Since(began), least, "when another owner acquires it")
-	b.Must(c.NewLock(b.LockName).Unlock(context.Background()))
-}
-
 // Detach works during Shutdown, which need not wait for the hold any more. Attach does not.
 func TestDetachDuringShutdown(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	c := b.Client()
 	h := b.Hold(c.NewLock(b.LockName))
 	got := make(chan error, 1)
@@ -428,7 +391,7 @@ func TestDetachDuringShutdown(t *testing.T) {
 // A reader that shares an entry with others is split off: each has a lease of its own, and no newcomer joins the entry.
 func TestDetachedReaderIsSplitOff(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	c, other := b.Client(WithHandoffWindow(time.Minute)), b.Client()
 	l, writer := c.NewRWLock(b.LockName).Read(), other.NewRWLock(b.LockName).Write()
 	h, second := b.Hold(l), b.Hold(l)
@@ -466,7 +429,6 @@ func TestDetachedReaderIsSplitOff(t *testing.T) {
 // WithSyncedReplicas: replicas confirm both calls. If they do not, there is no ticket, or the ticket works again.
 func TestSyncedReplicasConfirmDetachAndAttach(t *testing.T) {
 	locktest.OnDetachable(t, func(b *locktest.FaultBench, k locktest.LockKind) {
-		ctx := context.Background()
 		synced := b.Client(WithSyncedReplicas(1, 20*time.Millisecond)) // the server has no replica
 		ticket := b.Detach(b.Hold(k.One(b.Direct, b.LockName)), time.Minute)
 		_, err := synced.Attach(ctx, ticket)
@@ -487,7 +449,7 @@ func TestSyncedReplicasConfirmDetachAndAttach(t *testing.T) {
 // others.
 func TestDetachAndAttachAreObserved(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
+	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	var events locktest.Recorder
 	log := new(locktest.LockedBuffer)
 	c := b.Client(WithObserver(&events), WithHoldWarning(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(log, nil))))

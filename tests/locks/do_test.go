@@ -20,7 +20,7 @@ import (
 func TestTryDoReportsThatAnOuterLossKeptItFromItsFunction(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	l := b.Client().NewLock(b.LockName)
-	err := l.Do(context.Background(), func(outer context.Context) error {
+	err := l.Do(ctx, func(outer context.Context) error {
 		b.Must(locktest.Second(l.ForceUnlock(outer)))
 		owner := context.WithoutCancel(outer)
 		ran, err := l.TryDo(owner, locktest.Soon, func(context.Context) error { assert.Fail(t, "called"); return nil })
@@ -35,7 +35,6 @@ func TestTryDoReportsThatAnOuterLossKeptItFromItsFunction(t *testing.T) {
 // The error of a function that waits for another lock may match ErrBusy.
 func TestErrorOfAnInnerLockIsNotThatOfDo(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	l, inner := b.Client().NewLock(b.LockName), b.Client().NewLock(b.LockName+"-inner")
 	held := b.Client().NewLock(b.LockName + "-inner")
 	b.Must(held.Lock(ctx))
@@ -96,10 +95,9 @@ func TestContextThatEndsTheGoroutineLeavesNoHold(t *testing.T) {
 			b, second := locktest.NewBench(t, testredis.Mini(t).Addr()), locktest.NewBench(t, testredis.Mini(t).Addr())
 			other, name := second.Client(), b.LockName+"*"
 			keys := func() int {
-				ctx := context.Background()
 				return len(b.Rdb.Keys(ctx, name).Val()) + len(second.Rdb.Keys(ctx, name).Val())
 			}
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			ended := make(chan struct{})
 			returned := false

@@ -21,7 +21,7 @@ import (
 // campaign returns a term of e, which is vacant or soon will be.
 func campaign(b *locktest.Bench, e *Election) *Term {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+	ctx, cancel := context.WithTimeout(ctx, locktest.Soon)
 	defer cancel()
 	term, err := e.Campaign(ctx)
 	b.Must(err)
@@ -31,7 +31,7 @@ func campaign(b *locktest.Bench, e *Election) *Term {
 // leads checks that this Client is the leader, or, if it is nil, that there is none.
 func leads(b *locktest.Bench, e *Election, c *Client) Leader {
 	b.Helper()
-	leader, ok, err := e.Leader(context.Background())
+	leader, ok, err := e.Leader(ctx)
 	b.Must(err)
 	require.Equal(b, c != nil, ok, "there is a leader")
 	require.Equal(b, !ok, leader.Vacant(), "vacancy")
@@ -45,7 +45,6 @@ func leads(b *locktest.Bench, e *Election, c *Client) Leader {
 func TestElectionHasOneLeader(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		var together section
 		var mu sync.Mutex // guards numbers
 		var numbers []int64
@@ -56,7 +55,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 				waitgroup.Go(&all, func() {
 					for range 8 {
 						assert.NoError(b, e.Lead(ctx, func(within context.Context) error {
-							together.visit(b, true, 0)
+							together.visit(b, true)
 							number, err := e.Token(within)
 							mu.Lock()
 							defer mu.Unlock()
@@ -90,14 +89,13 @@ func TestElectionAfterACrash(t *testing.T) {
 		after := campaign(b, next.NewElection(b.LockName))
 		assert.LessOrEqual(t, time.Since(start), lease+locktest.Soon/2, "time until the next leader")
 		assert.Greater(t, after.Token(), term.Token(), "number of the next term")
-		b.Must(after.Resign(context.Background()))
+		b.Must(after.Resign(ctx))
 	})
 }
 
 func TestResignMayBeRepeated(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(), b.Client()
 		e := c.NewElection(b.LockName)
 		term := campaign(b, e)
@@ -128,7 +126,6 @@ func TestTermGuard(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		e := b.Client(WithWatchdogTimeout(1500 * time.Millisecond)).NewElection(b.LockName)
 		term := campaign(b, e)
 		parent, cancel := context.WithTimeout(ctx, time.Hour)
@@ -166,7 +163,7 @@ func TestTermGuard(t *testing.T) {
 func TestLeadWaitsForTheWork(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		c := b.Client()
 		e, rival := c.NewElection(b.LockName), b.Client().NewLock(b.LockName, Fenced())
 		leading, finish, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -197,7 +194,6 @@ func TestLeadTellsOfALostLead(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		e := b.Client(WithWatchdogTimeout(1500 * time.Millisecond)).NewElection(b.LockName)
 		err := e.Lead(ctx, func(within context.Context) error {
 			b.Forget()
@@ -214,27 +210,6 @@ func TestLeadTellsOfALostLead(t *testing.T) {
 		})
 		leads(b, e, nil)
 	})
-}
-
-// A leader that returns the error of its context, or the cause, after a loss: Lead tells of the loss once, and not of a
-// cancellation.
-func TestLeadTellsOfALostLeadOnce(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	c := b.Client()
-	e := c.NewElection(b.LockName)
-	for what, result := range map[string]func(ctx context.Context) error{
-		"error": context.Context.Err, "cause": context.Cause,
-	} {
-		err := e.Lead(context.Background(), func(within context.Context) error {
-			b.Must(locktest.Second(c.NewLock(b.LockName).ForceUnlock(within)))
-			locktest.Await(b, "the ctx of the work ends", within.Done())
-			return result(within)
-		})
-		assert.ErrorIs(b, err, ErrLockLost, what)
-		assert.NotErrorIs(b, err, context.Canceled, what)
-		assert.Equal(b, 1, strings.Count(err.Error(), "the lock was lost"), "%s: %v", what, err)
-	}
-	leads(b, e, nil)
 }
 
 // A thief takes the leadership as soon as it was granted, some times.
@@ -264,15 +239,15 @@ func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
 			o := &thief{times: c.steals}
 			client := b.Client(WithObserver(o))
 			o.lock = client.NewLock(b.LockName)
-			term, err := client.NewElection(b.LockName).Campaign(context.Background())
+			term, err := client.NewElection(b.LockName).Campaign(ctx)
 			assert.Equal(t, c.lost, errors.Is(err, ErrLockLost), "%v", err)
 			assert.Equal(t, c.granted, o.granted, "grants")
 			if assert.Equal(t, c.lost, term == nil) && !c.lost {
-				b.Must(term.Resign(context.Background()))
+				b.Must(term.Resign(ctx))
 			}
 			if !c.lost {
 				o.granted = 0
-				b.Must(client.NewElection(b.LockName).Lead(context.Background(), func(within context.Context) error {
+				b.Must(client.NewElection(b.LockName).Lead(ctx, func(within context.Context) error {
 					return within.Err()
 				}))
 				assert.Equal(t, c.granted, o.granted, "grants")
@@ -288,7 +263,7 @@ func TestCampaignEndsWithCtx(t *testing.T) {
 		c := b.Client()
 		term := campaign(b, b.Client().NewElection(b.LockName))
 		e := c.NewElection(b.LockName)
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err := e.Campaign(ctx)
 		b.MustBe(err, context.DeadlineExceeded)
@@ -305,7 +280,6 @@ func TestCampaignEndsWithCtx(t *testing.T) {
 
 // The methods of a nil Term are safe, like those of a nil Hold: Campaign returns nil with an error.
 func TestNilTerm(t *testing.T) {
-	ctx := context.Background()
 	for what, term := range map[string]*Term{"nil": nil, "zero": new(Term)} {
 		assert.Zero(t, term.Token(), what)
 		for name, err := range map[string]error{
@@ -321,7 +295,7 @@ func TestNilTerm(t *testing.T) {
 func TestLeadWithoutAFunction(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	e := b.Client().NewElection(b.LockName)
-	err := e.Lead(context.Background(), nil)
+	err := e.Lead(ctx, nil)
 	b.MustBe(err, ErrInvalid)
 	assert.ErrorContains(t, err, "lead")
 	leads(b, e, nil)
@@ -333,7 +307,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		c := b.Client()
 		e := c.NewElection(b.LockName)
 		onlooker := b.Client(WithPollInterval(10 * time.Millisecond))
@@ -374,7 +348,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	c := b.Client()
 	term := campaign(b, c.NewElection(b.LockName))
 	looks := new(locktest.Counter)
@@ -421,7 +395,6 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 
 func TestObserveEndsForGood(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client(WithPollInterval(time.Hour))
 	for leader, err := range c.NewElection(b.LockName).Observe(ctx) {
 		b.Must(err)
@@ -442,7 +415,6 @@ func TestObserveEndsForGood(t *testing.T) {
 
 func TestElectionBadInput(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	for name, e := range map[string]*Election{
 		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", record.LongestName+1)),

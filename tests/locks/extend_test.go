@@ -22,7 +22,6 @@ import (
 // A Lock inside a hold with an explicit lease starts its automatic renewal, and Extend returns an error from then on.
 func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	l := b.Client().NewLock(b.LockName)
 	h := b.HoldFor(l, time.Minute)
 	b.Must(l.Lock(h.Context()))
@@ -35,7 +34,6 @@ func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
 func TestExtendGoesNotBeyondMaxHold(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l := b.Client().NewLock(b.LockName, MaxHold(time.Minute))
 		h := b.HoldFor(l, time.Second)
 		b.Must(h.Extend(ctx, 30*time.Second))
@@ -61,7 +59,6 @@ func TestFaultLostAnswerOfExtend(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.OnFaultLocks(t, server, func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx := context.Background()
 				h := b.HoldFor(k.One(b.PatientClient(), b.LockName), 40*time.Second)
 				rule := b.Proxy.On(k.Renews, fault).Times(k.Asks)
 				b.Must(h.Extend(ctx, 2*time.Minute))
@@ -81,7 +78,6 @@ func TestFaultLostAnswerOfExtend(t *testing.T) {
 func TestFaultLateExtend(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		h := b.HoldFor(k.One(b.ClientOn(b.Proxy.Client()), b.LockName), 40*time.Second)
 		late := b.Proxy.On(k.Renews, testredis.HoldRequest).Times(testredis.Always)
 		hurried, cancel := context.WithCancel(ctx)
@@ -105,7 +101,6 @@ func TestFaultLateExtend(t *testing.T) {
 // validity of the hold does not change.
 func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	h := b.HoldFor(lock(b, WithRedLockNodeTimeout(time.Second)), time.Minute)
 	within := h.Context()
 	for _, s := range b.Servers[:2] {
@@ -130,7 +125,6 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 // are released by the hold of the RedLock, which has no record of its own.
 func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	h := b.HoldFor(lock(b, WithRedLockNodeTimeout(200*time.Millisecond)), time.Second)
 	within := h.Context()
 	for _, s := range b.Servers[:3] {
@@ -146,7 +140,6 @@ func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		h := b.HoldFor(locktest.NewMultiLock(b.Client(), b.LockName), time.Minute)
 		b.Must(h.Extend(ctx, time.Minute))
 		b.Must(b.Rdb.Del(ctx, b.LockName+"-second").Err())
@@ -159,7 +152,6 @@ func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 // An Extend that one of the locks refuses makes none of the others last for longer: they still end together.
 func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	limited, other := c.NewLock(b.LockName, MaxHold(time.Minute)), c.NewLock(b.LockName+"-b")
 	h := b.HoldFor(c.NewMultiLock(limited, other), time.Minute)
@@ -176,7 +168,6 @@ func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
 func TestExtendLeavesHalfOfTheLease(t *testing.T) {
 	const lease = time.Second
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	l := b.Bench.ClientOn(b.Proxy.Client()).NewLock(b.LockName)
 	var h *Hold
 	for range 5 { // on a busy machine the first lease may have expired before the late answer arrives

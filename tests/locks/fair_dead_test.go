@@ -22,7 +22,6 @@ import (
 func TestFairCrashedWaitersDelayNobody(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)
@@ -48,7 +47,6 @@ func TestFairCrashedWaitersDelayNobody(t *testing.T) {
 // The lock is free and the process at the head of the queue has crashed.
 func TestFairDeadHeadOfAFreeLockIsEvicted(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)

@@ -25,7 +25,6 @@ import (
 // A waiter gives up when Redis has granted it the lock and it does not know yet: the lock passes to the next one.
 func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.Lock(ctx))
 	waiting, cancel := context.WithCancel(ctx)
@@ -57,7 +56,7 @@ func awaitListening(b *locktest.Bench, n int) {
 // From Unlock in one process to Lock in another takes one round trip: a waiter that is subscribed need not ask.
 func TestFairGrantNeedsNoRequest(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx, owner := context.Background(), ContextWithOwner(context.Background())
+	owner := ContextWithOwner(ctx)
 	held := b.Direct.NewFairLock(b.LockName, Fenced())
 	b.Must(held.Lock(ctx))
 	before, err := held.Token(ctx)
@@ -91,7 +90,6 @@ func TestFairGrantNeedsNoRequest(t *testing.T) {
 func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	q := servedQueue{Bench: b}
-	ctx := context.Background()
 	held, l := b.Client().NewFairLock(b.LockName), b.Client().NewFairLock(b.LockName)
 	channels := func(want ...string) {
 		t.Helper()
@@ -130,7 +128,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		plain, fenced := b.Client().NewFairLock(b.LockName), b.Client().NewFairLock(b.LockName, Fenced())
 		b.Must(plain.Lock(ctx))
 		got := make(chan error, 1)

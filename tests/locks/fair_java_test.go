@@ -6,7 +6,6 @@ package locks
 // its place, too long a one blocks Java. A queue with thousands of waiters costs Redis little at a time.
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +30,6 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 			t.Parallel()
 			b := locktest.NewBench(t, testredis.Start(t).Addr())
 			q := servedQueue{Bench: b}
-			ctx := context.Background()
 			held := b.Client(WithWatchdogTimeout(2 * time.Second)).NewFairLock(b.LockName) // adds only 2s to the first timeouts
 			b.Must(held.Lock(ctx))
 			c := b.Client(WithFairWaitTimeout(worth), WithPollInterval(time.Hour))
@@ -80,25 +78,25 @@ func newFairQueue(b *locktest.Bench) *fairQueue {
 }
 
 func (q *fairQueue) isHeld() {
-	q.Must(q.Rdb.HSet(context.Background(), q.LockName, locktest.JavaOther+":1", 1).Err())
-	q.Must(q.Rdb.PExpire(context.Background(), q.LockName, time.Hour).Err())
+	q.Must(q.Rdb.HSet(ctx, q.LockName, locktest.JavaOther+":1", 1).Err())
+	q.Must(q.Rdb.PExpire(ctx, q.LockName, time.Hour).Err())
 }
 
 func (q *fairQueue) isJava(waiter string) bool { return strings.Count(waiter, ":") == 1 }
 
 func (q *fairQueue) now() int64 {
-	now, err := q.Rdb.Time(context.Background()).Result()
+	now, err := q.Rdb.Time(ctx).Result()
 	q.Must(err)
 	return now.UnixMilli()
 }
 
 func (q *fairQueue) timeout(waiter string) int64 {
-	return int64(q.Rdb.ZScore(context.Background(), locktest.KeysOf(q.lock)[2], waiter).Val())
+	return int64(q.Rdb.ZScore(ctx, locktest.KeysOf(q.lock)[2], waiter).Val())
 }
 
 // join adds waiters of relock, or of Java, whose timeouts are counted from that of the last one.
 func (q *fairQueue) join(java bool, n int) {
-	ctx, now := context.Background(), q.now()
+	now := q.now()
 	timeout := now + time.Hour.Milliseconds()
 	if len(q.all) > 0 {
 		timeout = q.timeout(q.all[len(q.all)-1])
@@ -143,15 +141,15 @@ func (q *fairQueue) asked(at, last int64) {
 	pipe := q.Rdb.Pipeline()
 	for _, waiter := range q.all {
 		if !q.isJava(waiter) {
-			pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
+			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
 		}
 	}
 	back := int64(0)
 	if at > last { // the clock went back then
 		back = last
 	}
-	pipe.HSet(context.Background(), locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, back, 0))
-	q.Must(locktest.Second(pipe.Exec(context.Background())))
+	pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, back, 0))
+	q.Must(locktest.Second(pipe.Exec(ctx)))
 }
 
 func (q *fairQueue) givesUp(waiter string) {
@@ -163,7 +161,7 @@ func (q *fairQueue) check(what string) {
 	q.Helper()
 	require.Equal(q, q.all, q.Queue(), what)
 	timeouts := make(map[string]int64)
-	for _, z := range q.Rdb.ZRangeWithScores(context.Background(), locktest.KeysOf(q.lock)[2], 0, -1).Val() {
+	for _, z := range q.Rdb.ZRangeWithScores(ctx, locktest.KeysOf(q.lock)[2], 0, -1).Val() {
 		timeouts[z.Member.(string)] = int64(z.Score)
 	}
 	for i, waiter := range q.all {
@@ -172,43 +170,6 @@ func (q *fairQueue) check(what string) {
 		} else {
 			require.GreaterOrEqual(q, timeouts[waiter], q.right[waiter], "%s: the timeout of waiter %d, %s", what, i, waiter)
 		}
-	}
-}
-
-// Waiters that give up at the same time, as with a common deadline, or when a process ends, cost the same however many
-// wait. With Java in the queue its waiters count, and no others.
-func TestFairWaitersThatGiveUpTogetherCostLittle(t *testing.T) {
-	t.Parallel()
-	const many = 2000
-	for what, add := range map[string]func(q *fairQueue){
-		"only relock":     func(q *fairQueue) { q.join(false, many) },
-		"one Java waiter": func(q *fairQueue) { q.join(false, many); q.join(true, 1) },
-		"a few Java waiters": func(q *fairQueue) {
-			for range 5 {
-				q.join(true, 1)
-				q.join(false, many/5)
-			}
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-			add(q)
-			begin, check := q.WatchBusy(2 * locktest.MostBusy) // one at a time, they cost half of it if the machine is busy
-			begin()
-			first := q.all[slices.IndexFunc(q.all, func(waiter string) bool { return !q.isJava(waiter) })]
-			written := q.CommandRuns("zadd")
-			assert.Less(t, commands(q.Bench, func() { q.givesUp(first) }), 120, "commands of the first one")
-			assert.LessOrEqual(t, q.CommandRuns("zadd")-written, 2, "writes of timeouts")
-			q.leave(first)
-			for _, waiter := range slices.Clone(q.all) {
-				if !q.isJava(waiter) {
-					q.givesUp(waiter)
-					q.leave(waiter)
-				}
-			}
-			check("all of them give up")
-			q.check("all of relock have left")
-		})
 	}
 }
 

@@ -6,11 +6,9 @@ package locks
 // asks, and none of its requests searches the whole queue. No script takes long because many waiters leave at once.
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +18,6 @@ import (
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -73,33 +70,6 @@ func TestFairWaiterFarBehindThatHasLostItsPlaceJoinsAgain(t *testing.T) {
 	q.asks(2500)
 	assert.Equal(t, q.all[2500], q.Queue()[2999])
 	assert.Len(t, q.Queue(), 3000)
-}
-
-// Waiters of one process: the more of them are in front, the more rarely one asks, and all keep their places.
-func TestFairWaitersFarBehindAskRarely(t *testing.T) {
-	t.Parallel()
-	const waiters = 400
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	held := b.Client().NewFairLock(b.LockName)
-	b.Must(held.LockLease(t.Context(), time.Hour))
-	rdb := testredis.Client(b, b.Addr)
-	sent := new(locktest.Counter)
-	rdb.AddHook(sent)
-	c := b.ClientOn(rdb)
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range waiters {
-		waitgroup.Go(&wg, func() { assert.ErrorIs(t, c.NewFairLock(b.LockName).Lock(ContextWithOwner(ctx)), context.Canceled) })
-	}
-	b.AwaitQueue(waiters)
-	testredis.Await(t, "all can be granted the lock", locktest.Soon, func() bool { return len(b.FairPlaces()) == waiters })
-	queue, before := b.Queue(), sent.N.Load()
-	time.Sleep(5 * time.Second)
-	assert.Less(t, sent.N.Load()-before, int64(5*waiters/2), "requests in five seconds")
-	assert.Equal(t, queue, b.Queue())
-	cancel()
-	wg.Wait()
-	b.Must(held.Unlock(t.Context()))
 }
 
 // Redis was unavailable, or its clock went back: the first waiter is granted the lock, and all others keep their places,

@@ -35,12 +35,12 @@ func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		plain, fair := b.Client().NewLock(b.LockName), b.Client().NewFairLock(b.LockName)
-		b.Must(plain.Lock(context.Background()))
+		b.Must(plain.Lock(ctx))
 		b.Tries(fair, false)
-		b.Must(plain.Unlock(context.Background()))
+		b.Must(plain.Unlock(ctx))
 		b.Tries(fair, true)
 		b.Tries(plain, false)
-		b.Must(fair.Unlock(context.Background()))
+		b.Must(fair.Unlock(ctx))
 	})
 }
 
@@ -75,29 +75,10 @@ func (q *servedQueue) wantOrder(want ...string) {
 	assert.Equal(q, want, q.got, "served")
 }
 
-func TestFairOrderHoldsAcrossClients(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
-		held := q.Client().NewFairLock(q.LockName)
-		q.Must(held.Lock(ctx))
-		clients := []*Client{q.Client(), q.Client(), q.Client(), q.Client()}
-		var want []string
-		for i := range 24 {
-			name := fmt.Sprint(i)
-			q.join(ctx, clients[locktest.NewRand(i).IntN(4)].NewFairLock(q.LockName), name)
-			want = append(want, name)
-		}
-		q.Must(held.Unlock(ctx))
-		q.wantOrder(want...)
-	})
-}
-
 func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
 		c := q.Client()
 		held := c.NewFairLock(q.LockName)
 		q.Must(held.Lock(ctx))
@@ -141,29 +122,10 @@ func (q *servedQueue) served() []string {
 	return slices.Clone(q.got)
 }
 
-func TestFairReentryDoesNotQueue(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		q := servedQueue{Bench: locktest.NewBench(t, addr)}
-		ctx := context.Background()
-		l := q.Client().NewFairLock(q.LockName)
-		q.Must(l.Lock(ctx))
-		q.join(ctx, q.Client().NewFairLock(q.LockName), "other")
-		q.Must(l.Lock(ctx))
-		q.Tries(l, true)
-		q.Holds(l, 3)
-		assert.Len(t, q.Queue(), 1, "in the queue")
-		for range 3 {
-			q.Must(l.Unlock(ctx))
-		}
-		q.wantOrder("other")
-	})
-}
-
 // While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
 func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.Lock(ctx))
 	// A Java head that has crashed, for a while.
@@ -196,7 +158,6 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.LockLease(ctx, time.Hour))
 	var want []string
@@ -219,7 +180,6 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	q := servedQueue{Bench: b.Bench}
-	ctx := context.Background()
 	held := b.Direct.NewFairLock(b.LockName)
 	b.Must(held.LockLease(ctx, time.Hour))
 	rule := b.Proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
@@ -230,25 +190,4 @@ func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b.Must(held.Unlock(ctx))
 	q.wantOrder("first", "second")
 	rule.Release()
-}
-
-// A TryLock without a wait leaves nothing in the queue, and therefore is one request.
-func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
-	held := b.Client().NewFairLock(b.LockName)
-	b.Must(held.Lock(ctx))
-	rdb := testredis.Client(b, b.Addr)
-	sent := new(locktest.Counter)
-	rdb.AddHook(sent)
-	l := b.ClientOn(rdb).NewFairLock(b.LockName)
-	ok, err := l.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok) // Redis knows the script from here on
-	before := sent.N.Load()
-	ok, err = l.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	assert.Equal(t, int64(1), sent.N.Load()-before, "requests")
-	b.Must(held.Unlock(ctx))
 }

@@ -61,14 +61,14 @@ func FuzzOptions(f *testing.F) {
 			b.Lock(1)
 			got := make(chan error, 1)
 			go func() {
-				_, err := b.LockWith(context.Background(), 2, engine.Request{Wait: locktest.Forever, Lease: time.Duration(dog)})
+				_, err := b.LockWith(ctx, 2, engine.Request{Wait: locktest.Forever, Lease: time.Duration(dog)})
 				got <- err
 			}()
 			time.Sleep(10 * time.Millisecond)
 			b.Unlock(1)
 			assert.NoError(t, <-got)
 			time.Sleep(time.Duration(dog) / 1000)
-			b.LockWith(context.Background(), 2, engine.Request{Wait: 0})
+			b.LockWith(ctx, 2, engine.Request{Wait: 0})
 			assert.NoError(t, e.Close())
 		})
 	})
@@ -90,7 +90,6 @@ func FuzzLocker(f *testing.F) {
 		f.Add(kind, strings.Repeat("long", 1000), int64(0), int64(math.MaxInt64))
 	}
 	f.Add(byte(0), strings.Repeat("n", record.LongestName+1), int64(0), int64(0))
-	ctx := context.Background()
 	f.Fuzz(func(t *testing.T, kind byte, name string, wait, lease int64) {
 		// Each input has a server of its own: one that is skipped may leave what still runs or is still rolled back.
 		m := testredis.Mini(t)

@@ -104,7 +104,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 			}
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
 				l := kind.lock(b.Client())
-				ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+				ctx, cancel := context.WithCancel(ContextWithOwner(ctx))
 				defer cancel()
 				require.NoError(t, l.Do(ctx, func(guarded context.Context) error {
 					for range 20 { // buffers, pools and scripts
@@ -135,12 +135,12 @@ func TestHoldGuardCostsNothing(t *testing.T) {
 	l := c.NewLock(b.LockName)
 	h := b.Hold(l)
 	guards := func() int { return locktest.EngineOf(c).Probe().Look(locktest.LockOf(l), locktest.OwnerOf(h)).Guards }
-	parent, cancel := context.WithCancel(context.Background())
+	parent, cancel := context.WithCancel(ctx)
 	before := runtime.NumGoroutine()
 	for range 100 {
 		_, err := h.Guard(parent)
 		b.Must(err)
-		_, err = h.Guard(context.Background())
+		_, err = h.Guard(ctx)
 		b.Must(err)
 		request, end := context.WithTimeout(parent, time.Hour)
 		guarded, err := h.Guard(request)
@@ -152,7 +152,7 @@ func TestHoldGuardCostsNothing(t *testing.T) {
 	cancel()
 	testredis.Await(b, "the hold forgets the guards of ended contexts", locktest.Soon, func() bool { return guards() == 1 })
 	testredis.Await(b, "no goroutine is left", locktest.Soon, func() bool { return runtime.NumGoroutine() <= before })
-	b.Must(h.Release(context.Background()))
+	b.Must(h.Release(ctx))
 }
 
 // The context that Do passes to its function is canceled when the function has returned. The context of an outer Do is
@@ -162,7 +162,7 @@ func TestDoContextEndsWithItsFunction(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	l := b.Client().NewLock(b.LockName)
 	var inner context.Context
-	require.NoError(t, l.Do(context.Background(), func(outer context.Context) error {
+	require.NoError(t, l.Do(ctx, func(outer context.Context) error {
 		err := l.Do(outer, func(ctx context.Context) error {
 			inner = ctx
 			assert.NoError(t, ctx.Err())
@@ -183,7 +183,7 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 		cause error
 	}{
 		"lost": {func(b *locktest.Bench, _ *Client, l *Lock) error {
-			_, err := l.ForceUnlock(context.Background())
+			_, err := l.ForceUnlock(ctx)
 			return err
 		},
 			ErrLockLost},
@@ -195,7 +195,7 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 			c := b.Client()
 			l := c.NewLock(b.LockName)
 			type key struct{}
-			_ = l.Do(context.WithValue(context.Background(), key{}, "value"), func(outer context.Context) error {
+			_ = l.Do(context.WithValue(ctx, key{}, "value"), func(outer context.Context) error {
 				return l.Do(outer, func(ctx context.Context) error {
 					again, err := l.Guard(ctx)
 					require.NoError(t, err)

@@ -2,7 +2,6 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -48,7 +47,7 @@ func TestUnlockTakesAGuardedContextThatHasEnded(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		l := b.Client().NewLock(b.LockName)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		b.Must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
 		b.Must(err)
@@ -70,7 +69,6 @@ func TestHungConnectionDelaysByASecond(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx := context.Background()
 				l := k.One(b.PatientClient(WithWatchdogTimeout(6*time.Second)), b.LockName)
 				next := k.Rival(b.Direct, b.LockName)
 
@@ -108,7 +106,7 @@ func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
 		const lease = time.Second
-		l, ctx := k.One(b.PatientClient(), b.LockName), ContextWithOwner(context.Background())
+		l, ctx := k.One(b.PatientClient(), b.LockName), ContextWithOwner(ctx)
 		rule := b.Proxy.On(k.Takes, testredis.DelayReply(870*time.Millisecond))
 		b.Must(l.LockLease(ctx, lease))
 		assert.Positive(b, rule.Count())
@@ -124,12 +122,12 @@ func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 func TestHookPanicReachesTheCaller(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	canEnd, cancel := context.WithTimeout(context.Background(), time.Hour)
+	canEnd, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	acquires := map[string]func(l Locker) error{
-		"Lock":             func(l Locker) error { return l.Lock(context.Background()) },
+		"Lock":             func(l Locker) error { return l.Lock(ctx) },
 		"Lock, ctx ends":   func(l Locker) error { return l.Lock(canEnd) },
-		"TryLock(2s)":      func(l Locker) error { _, err := l.TryLock(context.Background(), 2*time.Second, 0); return err },
+		"TryLock(2s)":      func(l Locker) error { _, err := l.TryLock(ctx, 2*time.Second, 0); return err },
 		"TryLock(0, 1min)": func(l Locker) error { _, err := l.TryLock(canEnd, 0, time.Minute); return err },
 	}
 	for _, k := range locktest.SlotLocks {
@@ -155,8 +153,8 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 						locktest.EngineOf(c).Probe().Sender().BatchAll()
 					}
 					l := k.One(c, b.LockName)
-					b.Must(l.Lock(context.Background())) // the scripts are loaded
-					b.Must(l.Unlock(context.Background()))
+					b.Must(l.Lock(ctx)) // the scripts are loaded
+					b.Must(l.Unlock(ctx))
 
 					panics.Store(true)
 					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
@@ -178,46 +176,6 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 	}
 }
 
-// A hook that ends the goroutine of a request leaves nothing behind.
-func TestHookThatEndsTheGoroutine(t *testing.T) {
-	t.Parallel()
-	for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
-		for _, verb := range []string{"acquire", "release"} {
-			t.Run(fmt.Sprint(timeout, verb), func(t *testing.T) {
-				b := locktest.NewBench(t, testredis.Start(t).Addr())
-				rdb := testredis.Client(t, b.Addr, func(o *redis.Options) { o.ReadTimeout = timeout })
-				var exits atomic.Bool
-				rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
-					err := send()
-					if exits.CompareAndSwap(true, false) {
-						runtime.Goexit()
-					}
-					return err
-				}))
-				l := b.ClientOn(rdb).NewLock(b.LockName)
-				ctx := ContextWithOwner(context.Background())
-				if verb == "release" {
-					b.Must(l.Lock(ctx))
-				}
-				exits.Store(true)
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					if verb == "acquire" {
-						assert.ErrorIs(t, l.Lock(ctx), send.ErrHookExited)
-					} else {
-						assert.ErrorIs(t, l.Unlock(ctx), send.ErrHookExited)
-					}
-				}()
-				locktest.Await(b, "the goroutine ends", done)
-				b.FreeSoon()
-				b.Must(l.Lock(ctx))
-				b.Must(l.Unlock(ctx))
-			})
-		}
-	}
-}
-
 // A TryLock without a wait gives up after a moment if Redis does not answer, like one with a short wait. Requests that
 // Redis runs later are rolled back.
 func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
@@ -225,7 +183,6 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 5 * time.Second} {
 		t.Run(timeout.String(), func(t *testing.T) {
 			locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-				ctx := context.Background()
 				c := b.ClientOn(
 					b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }),
 					WithRedLockNodeTimeout(send.MinWait),
@@ -248,39 +205,11 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 	}
 }
 
-// A slow Redis has time to answer, even to a TryLock without a wait.
-func TestTryLockWaitsForASlowRedis(t *testing.T) {
-	t.Parallel()
-	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := ContextWithOwner(context.Background())
-		l, rival := k.One(b.PatientClient(), b.LockName), k.Rival(b.Direct, b.LockName)
-		b.Must(l.Do(ctx, func(context.Context) error { return nil })) // there are connections
-		b.Proxy.Latency(150 * time.Millisecond)
-		try := func(free bool) bool {
-			ok, err := l.TryLock(ctx, 0, 0)
-			for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 3; tries++ { // the machine is very busy
-				if free {
-					b.FreeSoon() // it may have been acquired, and not released yet
-				}
-				ok, err = l.TryLock(ctx, 0, 0)
-			}
-			b.Must(err)
-			return ok
-		}
-		assert.True(b, try(true))
-		b.Must(l.Unlock(ctx))
-		b.Must(rival.Lock(ctx))
-		assert.False(b, try(false))
-		b.Must(rival.Unlock(ctx))
-	})
-}
-
 // S3: a request that hung, was sent again over another connection, and runs after its lock was released, leaves nothing
 // behind.
 func TestHungRequestThatRunsLateIsRolledBack(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		l := k.One(b.PatientClient(), b.LockName)
 		next := k.Rival(b.Direct, b.LockName)
 		takes := b.Proxy.On(k.Takes, testredis.HoldRequest)
@@ -303,7 +232,7 @@ func TestGivenUpAcquireIsRolledBackAtOnce(t *testing.T) {
 		l := k.One(c, b.LockName)
 		next := k.Rival(b.Direct, b.LockName)
 		takes := b.Proxy.On(k.Takes, testredis.StallReply)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(ctx) }()
 		<-takes.Fired() // Redis has run the request
@@ -323,7 +252,6 @@ func TestGivenUpAcquireIsRolledBackAtOnce(t *testing.T) {
 func TestUnlockGoesOnInTheBackground(t *testing.T) {
 	t.Parallel()
 	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		ctx := context.Background()
 		l := k.One(b.PatientClient(), b.LockName)
 		b.Must(l.Lock(ctx))
 		dropped := b.Proxy.On(k.Gives, testredis.DropRequest).Times(testredis.Always)
@@ -361,7 +289,7 @@ func TestRollbackIsSentAgainAfterAHook(t *testing.T) {
 					}))
 					l := k.One(b.Bench.ClientOn(rdb), b.LockName)
 					takes := b.Proxy.On(k.Takes, testredis.DelayReply(300*time.Millisecond))
-					ctx, cancel := context.WithCancel(context.Background())
+					ctx, cancel := context.WithCancel(ctx)
 					got := make(chan error, 1)
 					go func() { got <- l.Lock(ctx) }()
 					<-takes.Fired()
@@ -411,7 +339,6 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 			t.Parallel()
 			b := locktest.NewBench(t, s.Addr())
 			c := b.Client()
-			ctx := context.Background()
 			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
 			held, awaited := of.holds(c, b.LockName), of.waits(c, b.LockName)
 			require.NoError(t, held.Lock(holder))
@@ -440,7 +367,6 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockThatBlocks(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	b.Must(other.NewLock(b.LockName+"-2").LockLease(ctx, time.Minute))
 	deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -460,7 +386,6 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockThatBlocks(t *testing.T) {
 // The error of a RedLock states once that other owners hold too many of its locks.
 func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	red := newRedBench(t)
-	ctx := context.Background()
 	held, waits := lock(red), lock(red)
 	red.Must(held.Lock(ctx))
 	short, end := context.WithTimeout(ContextWithOwner(ctx), 2*time.Second)
@@ -481,7 +406,6 @@ func TestForcedReleaseReachesTheHolder(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(WithWatchdogTimeout(locktest.Rarely)), b.Client()
 		all := make(map[string]locktest.Watched)
 		for _, kind := range append(slices.Clone(locktest.RecordLocks), locktest.LockKind{Name: "multi", One: locktest.NewMultiLock}) {
@@ -532,7 +456,6 @@ func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr(), testredis.Mini(t).Addr(), testredis.Mini(t).Addr())
 	b.Opts = []Option{WithRedLockNodeTimeout(locktest.Soon)}
-	ctx := context.Background()
 	l := newRedLock(b.Client(WithWatchdogTimeout(locktest.Rarely)), b.LockName)
 	w := b.Watch(l, newRedLock(b.Client(), b.LockName), func(l Locker, owner context.Context) error { return l.Lock(owner) })
 	for i, node := range b.Nodes {
@@ -551,7 +474,6 @@ func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
 func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
 	w := b.Watch(c.NewLock(b.LockName), b.Client().NewLock(b.LockName), func(l Locker, owner context.Context) error { return l.Lock(owner) })
 	for range 3 {
@@ -578,7 +500,6 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 func TestForcedReleaseDuringAReconnectReachesTheHolder(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
 	for n := range 3 {
 		name := fmt.Sprint(b.LockName, n)

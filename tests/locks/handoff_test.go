@@ -24,24 +24,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A writer that also holds the read lock and unlocks the write lock hands nothing off.
-func TestHandoffNeverOfADowngrade(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
-	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
-	b.Must(rw.Write().Lock(first))
-	b.Must(rw.Read().Lock(first))
-	got := make(chan error, 1)
-	go func() { got <- rw.Write().Lock(second) }()
-	testredis.Await(b, "the next writer waits", locktest.Soon, func() bool { return b.WaitsInQueue(rw.Write()) })
-	b.Must(rw.Write().Unlock(first))
-	locktest.Stays(b, "a writer waits for the reader", got, 50*time.Millisecond)
-	b.Must(rw.Read().Unlock(first))
-	b.Must(locktest.Await(b, "the writer comes in", got))
-	b.Must(rw.Write().Unlock(second))
-}
-
 // A read lock that an owner asks for while another of its goroutines unlocks the write lock is a downgrade: the next
 // writer waits for it.
 func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
@@ -53,7 +35,7 @@ func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	var idle []*redis.Conn // so that it need not connect
 	for range 4 {
 		idle = append(idle, rdb.Conn())
-		b.Must(idle[len(idle)-1].Ping(context.Background()).Err())
+		b.Must(idle[len(idle)-1].Ping(ctx).Err())
 	}
 	for _, conn := range idle {
 		b.Must(conn.Close())
@@ -64,7 +46,7 @@ func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 		}
 	}))
 	rw := b.ClientOn(rdb, WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
-	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	b.Must(rw.Write().Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(second) }()
@@ -90,7 +72,7 @@ func TestHandoffEndsGuardsFirst(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
-	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	b.Must(l.Lock(first))
 	var guards []context.Context
 	for range 20000 {
@@ -120,7 +102,7 @@ func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
 	for range locktest.Full(10, 50) {
-		first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(l.Lock(first))
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(second) }()
@@ -161,7 +143,7 @@ func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
-	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	b.Must(l.LockLease(first, time.Hour))
 	b.Must(l.Lock(first))
 	got := make(chan error, 1)
@@ -192,7 +174,7 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 			b := locktest.NewBench(t, testredis.Start(t).Addr())
 			b.Must(
 				b.Rdb.Do(
-					context.Background(),
+					ctx,
 					"acl",
 					"setuser",
 					"nochannels",
@@ -213,7 +195,7 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 			hot := b.ClientOn(testredis.Client(t, b.Addr, as(busy))).NewLock(b.LockName)
 			waiter := b.ClientOn(testredis.Client(t, b.Addr, as("nochannels"))).NewLock(b.LockName)
 
-			ctx, stop := context.WithCancel(context.Background())
+			ctx, stop := context.WithCancel(ctx)
 			var all sync.WaitGroup
 			var sections atomic.Int64
 			for range 8 {
@@ -251,7 +233,7 @@ func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
-		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		me, you := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(rw.Read().Lock(me))
 		b.Must(rw.Read().Lock(you))
 		// The fields are the mode and one holder.
@@ -277,7 +259,7 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
 		rw, elsewhere := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Read()
-		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		me, you := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(elsewhere.Lock(you))
 		b.Must(rw.Read().Lock(me))
 		got := make(chan error, 1)
@@ -302,11 +284,11 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
 	me, you, other := ContextWithOwner(
-		context.Background(),
+		ctx,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	)
 	elsewhere := b.Client().NewRWLock(b.LockName)
 	b.Must(elsewhere.Read().Lock(other))
@@ -315,7 +297,7 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 		go func() { got <- l.Lock(ctx) }()
 		return got
 	}
-	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+	ctx, cancel := context.WithCancel(ContextWithOwner(ctx))
 	first := waits(elsewhere.Write(), ctx) // the heartbeat of this writer keeps the readers waiting
 	testredis.Await(b, "a writer's sign", time.Second, func() bool {
 		return b.Rdb.Exists(me, "relock_rwlock_writers:{"+b.LockName+"}").Val() == 1

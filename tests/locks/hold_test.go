@@ -27,7 +27,6 @@ type ward struct{ hold *Hold }
 // holdTests are the rules for the holds that every lock type returns.
 func (s suite) holdTests() []suiteTest {
 	newLock, rival := s.newLock, s.rival
-	ctx := context.Background()
 	return []suiteTest{
 		{"HoldHasAnOwnerOfItsOwn", func(b *locktest.Bench) {
 			c := b.Client()
@@ -215,50 +214,6 @@ func (s suite) holdTests() []suiteTest {
 			b.MustBe(err, ErrClosed)
 			b.Must(left.Release(ctx))
 		}},
-		{"HoldLossEndsTheContext", func(b *locktest.Bench) {
-			l := newLock(b.Client(WithWatchdogTimeout(1500*time.Millisecond)), b.LockName)
-			h := b.Hold(l)
-			within := h.Context()
-			b.Forget()
-			b.Ends(within, ErrLockLost)
-			require.Same(b, within, h.Context())
-			err := h.Release(ctx)
-			b.MustBe(err, ErrLockLost)
-			assert.ErrorContains(b, err, "release")
-			err = h.Release(ctx)
-			b.MustBe(err, ErrNotHeld)
-			assert.NotErrorIs(b, err, ErrLockLost, "the second Release")
-			b.Must(b.Hold(l).Release(ctx))
-		}},
-		{"HoldAtClose", func(b *locktest.Bench) {
-			c := b.Client()
-			l := newLock(c, b.LockName)
-			h := b.Hold(l)
-			within := h.Context()
-			b.Must(c.Close())
-			b.Ends(within, ErrClosed)
-			_, err := l.(Acquirer).Acquire(ctx)
-			b.MustBe(err, ErrClosed)
-			assert.ErrorContains(b, err, "acquire")
-			_, _, err = l.(Acquirer).TryAcquire(ctx, 0, 0)
-			b.MustBe(err, ErrClosed)
-			b.Must(h.Release(ctx))
-			b.IsLocked(newLock(b.Client(), b.LockName), false)
-		}},
-		{"HoldLeaseLapses", func(b *locktest.Bench) {
-			const lease = 600 * time.Millisecond
-			l, next := newLock(b.Client(), b.LockName), rival(b.Client(), b.LockName)
-			start := time.Now()
-			h := b.HoldFor(l, lease)
-			within := h.Context()
-			after := b.Hold(next)
-			assert.GreaterOrEqual(b, time.Since(start), lease-lease/10, "the next owner got the lock before the lease was over")
-			b.Ends(within, ErrLockLost)
-			b.MustBe(h.Extend(ctx, time.Minute), ErrLockLost)
-			b.MustBe(h.Release(ctx), ErrLockLost)
-			b.Must(after.Context().Err())
-			b.Must(after.Release(ctx))
-		}},
 		{"HoldIsExtended", func(b *locktest.Bench) {
 			const lease = 2 * time.Second
 			l := newLock(b.Client(), b.LockName)
@@ -330,19 +285,6 @@ func (s suite) holdTests() []suiteTest {
 			b.IsLocked(rival(b.Client(), b.LockName), true) // and nothing of the holder was released
 			b.Must(held.Release(ctx))
 		}},
-		{"AcquireEndsWithCtx", func(b *locktest.Bench) {
-			held := b.Hold(rival(b.Client(), b.LockName))
-			l := newLock(b.Client(), b.LockName).(Acquirer)
-			deadline, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
-			defer cancel()
-			h, err := l.Acquire(deadline)
-			b.MustBe(err, context.DeadlineExceeded)
-			assert.ErrorContains(b, err, "acquire")
-			assert.ErrorContains(b, err, b.LockName)
-			assert.Nil(b, h)
-			b.Must(held.Release(ctx))
-			b.Must(b.HoldFor(newLock(b.Client(), b.LockName), 0).Release(ctx)) // and nothing is left: see newBench
-		}},
 		{"HoldBadInput", func(b *locktest.Bench) {
 			c := b.Client()
 			l := newLock(c, b.LockName).(Acquirer)
@@ -378,7 +320,6 @@ var _ = []Acquirer{
 func TestHoldToken(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client(WithHandoffWindow(time.Hour))
 		l := c.NewLock(b.LockName, Fenced())
 		var last int64
@@ -421,7 +362,7 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 				sent := new(locktest.Counter)
 				rdb.AddHook(sent)
 				l := k.One(b.ClientOn(rdb), b.LockName)
-				b.Must(b.Hold(l).Release(context.Background())) // loads the scripts
+				b.Must(b.Hold(l).Release(ctx)) // loads the scripts
 				requests := func(f func()) int64 {
 					before := sent.N.Load()
 					f()
@@ -429,16 +370,16 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 				}
 				var h *Hold
 				assert.Equal(t, int64(1), requests(func() { h = b.HoldFor(l, time.Minute) }), "requests of TryAcquire")
-				b.Must(h.Extend(context.Background(), time.Minute))
+				b.Must(h.Extend(ctx, time.Minute))
 				assert.Equal(
 					t,
 					int64(1),
-					requests(func() { b.Must(h.Extend(context.Background(), time.Hour)) }),
+					requests(func() { b.Must(h.Extend(ctx, time.Hour)) }),
 					"requests of Extend",
 				)
 				assert.Zero(t, requests(func() { _ = h.Context() }), "requests of Context")
-				assert.Equal(t, int64(1), requests(func() { b.Must(h.Release(context.Background())) }), "requests of Release")
-				assert.Zero(t, requests(func() { _ = h.Release(context.Background()) }), "requests of another Release")
+				assert.Equal(t, int64(1), requests(func() { b.Must(h.Release(ctx)) }), "requests of Release")
+				assert.Zero(t, requests(func() { _ = h.Release(ctx) }), "requests of another Release")
 			})
 		}
 	})

@@ -8,7 +8,6 @@ package locks
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +40,7 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 		assert.Nil(t, i.Waiters, "before it is taken")
 		assert.Zero(t, i.Token, "before it is taken")
 
-		lock, me := holder.NewLock(b.LockName, Fenced()), ContextWithOwner(context.Background())
+		lock, me := holder.NewLock(b.LockName, Fenced()), ContextWithOwner(ctx)
 		b.Must(lock.Lock(me))
 		b.Must(lock.Lock(me))
 		token, err := lock.Token(me)
@@ -78,9 +77,9 @@ func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 	lock, first, second := c.NewLock(
 		b.LockName,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	), ContextWithOwner(
-		context.Background(),
+		ctx,
 	)
 	b.Must(lock.Lock(first))
 	got := make(chan error, 1)
@@ -100,7 +99,6 @@ func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 func TestInspectShowsReadersAndWriters(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, other := b.Client(), b.Client()
 		rw, me, them := c.NewRWLock(b.LockName), ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.Must(rw.Write().Lock(me))
@@ -162,7 +160,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 // Inspect asks in one request, for any name, once the server knows the script.
 func TestInspectIsOneRequestForAnyName(t *testing.T) {
 	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	c, ctx := b.Client(), context.Background()
+	c := b.Client()
 	names := []string{
 		b.LockName,
 		b.LockName + "\x00\xff\n%",
@@ -185,7 +183,6 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
 	d := b.Deployment(s)
-	ctx := context.Background()
 	rw := b.Client().NewRWLock("lock:orders:" + b.LockName).Read()
 	b.Must(rw.Lock(ctx))
 	commands := []string{
@@ -235,49 +232,9 @@ func TestInspectNeedsTheDocumentedPermissions(t *testing.T) {
 	b.Must(other.Unlock(them))
 }
 
-func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
-		for text, make := range map[string]func(b *locktest.Bench) error{
-			`" holds a string that`: func(b *locktest.Bench) error { return b.Rdb.Set(ctx, b.LockName, "a string", 0).Err() },
-			`" holds a set that`:    func(b *locktest.Bench) error { return b.Rdb.SAdd(ctx, b.LockName, "a set").Err() },
-			`"redisson_lock_queue:{`: func(b *locktest.Bench) error {
-				return b.Rdb.Set(ctx, "redisson_lock_queue:{"+b.LockName+"}", "a string", 0).Err()
-			},
-			`"redisson_lock_timeout:{`: func(b *locktest.Bench) error {
-				return b.Rdb.RPush(ctx, "redisson_lock_timeout:{"+b.LockName+"}", "a list").Err()
-			},
-			`"relock_line:{`: func(b *locktest.Bench) error { // of a semaphore
-				b.Must(b.Rdb.Set(ctx, b.LockName, 3, 0).Err())
-				return b.Rdb.Set(ctx, record.LineKeys(b.LockName)[0], "a string", time.Minute).Err()
-			},
-			`holds a hash that is not a lock (field "colour")`: func(b *locktest.Bench) error {
-				return b.Rdb.HSet(ctx, b.LockName, "colour", "red", locktest.JavaThread, 7).Err()
-			},
-			`holds a hash that is not a lock (field "n")`: func(b *locktest.Bench) error { return b.Rdb.HSet(ctx, b.LockName, "n", 0).Err() },
-			`holds a hash that is not a lock (field "mode")`: func(b *locktest.Bench) error {
-				return b.Rdb.HSet(ctx, b.LockName, "mode", "dark"+strings.Repeat("!", 500), "n", math.MaxInt64).Err()
-			},
-			`holds a token counter that is not a number`: func(b *locktest.Bench) error {
-				return b.Rdb.Set(ctx, "redisson_lock_token:{"+b.LockName+"}", "many", 0).Err()
-			},
-		} {
-			b := locktest.NewBench(t, addr)
-			b.Must(make(b))
-			_, err := b.Client().Inspect(ctx, b.LockName)
-			assert.ErrorIs(t, err, ErrNotALock, text)
-			assert.ErrorContains(t, err, text, text)
-			assert.ErrorContains(t, err, strconv.Quote(b.LockName), text)
-			require.Error(t, err, text)
-			assert.LessOrEqual(t, len(err.Error()), 300, text)
-			b.Forget()
-		}
-	})
-}
-
 func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	c, ctx := b.Client(), context.Background()
+	c := b.Client()
 	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", record.LongestName+1): "bytes"} {
 		_, err := c.Inspect(ctx, name)
 		assert.ErrorIs(t, err, ErrInvalid)
@@ -297,45 +254,10 @@ func TestInspectRefusesInvalidCalls(t *testing.T) {
 	assert.ErrorIs(t, err, ErrClosed)
 }
 
-func TestInspectWorksOnACluster(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewClusterBench(t, testredis.StartCluster(t, 3, 0))
-	c, ctx := b.Client(), context.Background()
-	for _, name := range []string{b.LockName, "{" + b.LockName + "}:x", b.LockName + "-c"} {
-		lock := c.NewLock(name)
-		b.Must(lock.Lock(ctx))
-		i, err := c.Inspect(ctx, name)
-		require.NoError(t, err)
-		assert.Equal(t, TypeLock, i.Type)
-		assert.Len(t, i.Holders, 1)
-		waits := b.Client().NewLock(name)
-		got := b.StartWaiter(waits)
-		testredis.Await(t, "one waits, and is subscribed in its shard", locktest.ClusterSoon, func() bool {
-			i, err := c.Inspect(ctx, name)
-			return err == nil && i.Waiting == 1 && i.Waiters[0].Reachable == ReachableYes
-		})
-		b.Must(lock.Unlock(ctx))
-		b.Must(<-got)
-		b.Must(locktest.Second(waits.ForceUnlock(ctx)))
-
-		rw := c.NewRWLock(name).Read()
-		b.Must(rw.LockLease(ctx, time.Hour))
-		i, err = c.Inspect(ctx, name)
-		require.NoError(t, err)
-		assert.Equal(t, TypeReadWrite, i.Type)
-		require.Len(t, i.Holders, 1)
-		assert.True(t, about(i.Holders[0].Remaining, time.Hour), "lease %v", i.Holders[0].Remaining)
-		b.Must(rw.Unlock(ctx))
-	}
-	_, err := c.Inspect(ctx, "{}"+b.LockName)
-	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
-}
-
 // The result of Inspect is bounded, and costs no more than linear time.
 func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	begin, check := b.WatchBusy(locktest.MostBusy)
 	const many = record.MostShown + 2000
@@ -463,7 +385,6 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 func TestInspectAndSemaphoreAgree(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		past, future := float64(1), float64(time.Now().Add(time.Hour).UnixMilli())
 		for what, put := range map[string]func(b *locktest.Bench, key string) error{
 			"a list":   func(b *locktest.Bench, key string) error { return b.Rdb.RPush(ctx, key, "a").Err() },

@@ -30,7 +30,6 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client()
 		lock, me := c.NewFairLock(b.LockName), ContextWithOwner(ctx)
 		b.Must(lock.Lock(me))
@@ -116,7 +115,7 @@ func showsNoNumber(b *locktest.Bench, w Waiter) {
 	_, err := strconv.ParseInt(n, 10, 64)
 	assert.NoError(b, err, "the field of %+v is not client:owner", w)
 	text := fmt.Sprintf("%+v", w)
-	line, err := b.Rdb.HGetAll(context.Background(), b.WaitsKey()).Result()
+	line, err := b.Rdb.HGetAll(ctx, b.WaitsKey()).Result()
 	b.Must(err)
 	for field, value := range line {
 		words := strings.Fields(value)
@@ -143,7 +142,7 @@ func TestInspectShowsTheWaitQueue(t *testing.T) {
 			t.Parallel()
 			locktest.OnEachServer(t, func(t *testing.T, addr string) {
 				b := locktest.NewBench(t, addr)
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				holder := one(b.Client(), b.LockName)
 				b.Must(holder.Lock(ctx))
 				var waiting []Locker
@@ -232,7 +231,6 @@ func TestInspectShowsWhichWaitersCanBeReached(t *testing.T) {
 // Data of other programs in the wait queue is no waiter, and of a key that is no wait queue the caller is told.
 func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		b := locktest.NewBench(t, addr)
 		c := b.Client()
 		const client, other = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10", "6b3e8c2f-5d13-4c9f-8e30-1d6b4f208b21"
@@ -279,7 +277,7 @@ func TestInspectOfAStrangeWaitQueue(t *testing.T) {
 func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
-	rw, reader := c.NewRWLock(b.LockName), ContextWithOwner(context.Background())
+	rw, reader := c.NewRWLock(b.LockName), ContextWithOwner(ctx)
 	other := b.Client().NewRWLock(b.LockName).Read()
 	b.Must(rw.Read().Lock(reader))
 	b.Must(other.Lock(reader))
@@ -308,7 +306,6 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 func TestInspectShowsHowManyPermitsAWaiterWants(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		ctx := context.Background()
 		b := locktest.NewBench(t, addr)
 		all, err := b.Client().NewSemaphore(b.LockName, 3).AcquireN(ctx, 3)
 		b.Must(err)

@@ -19,7 +19,6 @@ import (
 // locks are free and short.
 func TestDefaultLabelIsWrittenOnceSomebodyMayLook(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	label := fmt.Sprintf("%s:%d", host, os.Getpid())
@@ -67,8 +66,8 @@ func TestDefaultLabelIsNotInErrors(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	l := b.Client(locktest.Unlabeled).NewLock(b.LockName)
-	require.NoError(t, l.Lock(context.Background()))
-	ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), 100*time.Millisecond)
+	require.NoError(t, l.Lock(ctx))
+	ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), 100*time.Millisecond)
 	defer cancel()
 	assert.ErrorContains(t, l.Lock(ctx), "of this process holds it")
 	require.NoError(t, l.Unlock(context.Background()))

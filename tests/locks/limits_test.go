@@ -47,7 +47,6 @@ var limitedLocks = []struct {
 func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 	t.Parallel()
 	const d = time.Second
-	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
 	for _, c := range limitedLocks {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,32 +79,9 @@ func TestMinHoldKeepsTheRecordUntilItHasPassed(t *testing.T) {
 	}
 }
 
-// After its minimum time the lock is released like any other: the key is deleted at once.
-func TestMinHoldReleasesAtOnceAfterItsTime(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	addr := testredis.Start(t).Addr()
-	for _, c := range limitedLocks {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewBench(t, addr)
-			l := c.make(b.Client(), b.LockName, MinHold(time.Millisecond))
-			require.NoError(t, l.Lock(ctx))
-			require.NoError(t, l.Lock(ctx))
-			require.NoError(t, l.Unlock(ctx))
-			<-time.After(5 * time.Millisecond)
-			require.NoError(t, l.Unlock(ctx))
-			locked, err := l.IsLocked(ctx)
-			require.NoError(t, err)
-			assert.False(t, locked)
-		})
-	}
-}
-
 // The write lock keeps its record in the same hash as the read lock of its owner, whose lease it must not shorten.
 func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	rw := b.Client().NewRWLock(b.LockName, MinHold(time.Second))
 	start := time.Now()
@@ -128,23 +104,6 @@ func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	require.NoError(t, rw.Read().Unlock(ctx))
 }
 
-// If a MultiLock cannot acquire all of its locks, the minimum time of none of them applies.
-func TestMinHoldDoesNotKeepWhatAMultiLockRollsBack(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c, rival := b.Client(), b.Client()
-	require.NoError(t, rival.NewFairLock(b.LockName+":b").Lock(ctx))
-	multi := c.NewMultiLock(c.NewFairLock(b.LockName+":a", MinHold(time.Hour)), c.NewFairLock(b.LockName+":b"))
-	ok, err := multi.TryLock(ctx, 0, 0)
-	require.NoError(t, err)
-	require.False(t, ok)
-	locked, err := rival.NewFairLock(b.LockName + ":a").IsLocked(ctx)
-	require.NoError(t, err)
-	assert.False(t, locked)
-	require.NoError(t, rival.NewFairLock(b.LockName+":b").Unlock(ctx))
-}
-
 // The same with a clock that advances between the moment at which a renewal counts as sent and the request: the last
 // renewal is the last one.
 func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
@@ -161,7 +120,7 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		waitgroup.Go(&all, func() {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			l := c.NewLock(fmt.Sprint(b.LockName, i), MaxHold(1700*time.Millisecond+time.Duration(i)*100*time.Millisecond))
 			assert.NoError(t, l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
@@ -177,7 +136,6 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 
 func TestMaxHoldLosesALockOfEachType(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
 	for _, c := range limitedLocks {
 		t.Run(c.name, func(t *testing.T) {
@@ -202,7 +160,6 @@ func TestMaxHoldLosesALockOfEachType(t *testing.T) {
 // A write hold with a limit ends in time, even if its owner continues to read.
 func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	c := b.Client()
 	write, read := c.NewRWLock(b.LockName, MaxHold(time.Second)).Write(), c.NewRWLock(b.LockName).Read()
@@ -221,7 +178,6 @@ func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 }
 
 func TestReadersWithLimitsShareNoRecord(t *testing.T) {
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	read := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName, MaxHold(time.Minute)).Read()
 	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
@@ -235,7 +191,6 @@ func TestReadersWithLimitsShareNoRecord(t *testing.T) {
 }
 
 func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
-	ctx := context.Background()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
 	for text, opts := range map[string][]LockOption{

@@ -49,7 +49,7 @@ func TestLineClientAtAFormerMasterSubscribesAnew(t *testing.T) {
 	t.Parallel()
 	before, now := testredis.Start(t), testredis.Start(t)
 	b := locktest.NewBench(t, now.Addr())
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	var master atomic.Pointer[testredis.Server]
 	master.Store(before)
 	rdb := redis.NewClient(&redis.Options{
@@ -94,7 +94,7 @@ func fillLine(b *locktest.Bench, from, to int, more string) (clients []string) {
 	for n := from; n <= to; n++ {
 		clients = append(clients, fmt.Sprintf("00000000-0000-0000-0000-%012d", n))
 	}
-	b.Must(b.Rdb.Eval(context.Background(), `for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+	b.Must(b.Rdb.Eval(ctx, `for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
 		local place = 'poll 60000 0 1 ' .. client .. ':1:1' .. ARGV[3] .. ' 1'
 		redis.call('zadd', KEYS[1], i, client)
@@ -111,7 +111,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		b.Manual().Takes()
 		b.Manual().Listens().Joins()
-		life, err := b.Rdb.PTTL(context.Background(), b.WaitsKey()).Result()
+		life, err := b.Rdb.PTTL(ctx, b.WaitsKey()).Result()
 		b.Must(err)
 		e := locktest.EngineOf(b.Client())
 		for _, left := range []time.Duration{-1, time.Second, 10 * time.Minute, time.Hour} {

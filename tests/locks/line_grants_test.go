@@ -68,53 +68,6 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 	})
 }
 
-// A critical section of a process that stays subscribed costs one request and one release, however many processes wait.
-func TestLineCostsTwoScriptsASection(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	const clients, warm, sections = 6, 10, 60
-	var ready, all sync.WaitGroup
-	ready.Add(clients)
-	begin := make(chan struct{})
-	var order []int // guarded by the lock
-	for i := range clients {
-		c := contender(b)
-		waitgroup.Go(&all, func() {
-			visit := func() {
-				assert.NoError(b, c.lock.Lock(c.owner))
-				order = append(order, i)
-				time.Sleep(2 * time.Millisecond) // the work, while the others enter the line
-				assert.NoError(b, c.lock.Unlock(c.owner))
-			}
-			for range warm {
-				visit()
-			}
-			ready.Done()
-			<-begin
-			for range sections {
-				visit()
-			}
-		})
-	}
-	ready.Wait()
-	before := b.ScriptRuns()
-	order = nil
-	close(begin)
-	all.Wait()
-	runs := float64(b.ScriptRuns()-before) / (clients * sections)
-	b.Logf("%.2f scripts a section", runs)
-	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
-	overtaken := 0
-	for i := range len(order) - clients {
-		round := slices.Clone(order[i : i+clients])
-		slices.Sort(round)
-		if len(slices.Compact(round)) < clients && i+clients < clients*(sections-1) {
-			overtaken++
-		}
-	}
-	assert.LessOrEqual(b, overtaken, clients*sections/10, "rounds in which a client came twice, and another one not")
-}
-
 // A grant for a request that was sent a moment ago is used without a further request.
 func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
@@ -126,59 +79,6 @@ func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
 		assert.Equal(b, asked, c.scripts.N.Load(), "scripts")
 		c.unlocks()
 		assert.Empty(b, b.Holder(), "the record")
-	})
-}
-
-// The validity of a grant begins when the request that it names was sent. A grant whose lease may have expired since is
-// not used: the caller asks Redis, which returns the current holder.
-func TestLineOldGrantIsNotBelieved(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		const lease = 500
-		m := b.Manual().Takes()
-		c := contender(b, WithWatchdogTimeout(lease*time.Millisecond)).joins()
-		joined, asked := time.Now(), c.settled()
-		p := placeOf(c.Bench, c.client.ID())
-		require.Equal(b, lease, p.Lease, "the lease of the place")
-		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
-		c.tell(b.Rdb, p.Field, p.Asked, lease) // it was delayed for that long; m holds the lock by now
-		c.awaitScripts(asked + 1)
-		c.waits()
-		assert.Equal(b, m.Field, b.Holder(), "the holder")
-
-		// If the record agrees with the message, the request confirms it, with the whole lease.
-		p, asked = placeOf(c.Bench, c.client.ID()), c.settled()
-		joined = time.Now()
-		testredis.Await(b, "a lease has passed", locktest.Soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
-		c.isGranted(p.Asked, lease)
-		c.gets()
-		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
-		c.unlocks()
-	})
-}
-
-// A grant of which less than half of an explicit lease remains is confirmed by a request, which restores the lease.
-func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		const lease = 1000
-		b.Manual().Takes()
-		c := contender(b)
-		go func() { c.got <- c.lock.LockLease(c.owner, lease*time.Millisecond) }()
-		c.joined()
-		joined, asked := time.Now(), c.settled()
-		p := placeOf(c.Bench, c.client.ID())
-		testredis.Await(
-			b,
-			"more than half of the lease has passed",
-			locktest.Soon,
-			func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 },
-		)
-		c.isGranted(p.Asked, lease)
-		c.gets()
-		assert.Equal(b, asked+1, c.scripts.N.Load(), "scripts")
-		guarded, err := c.lock.Guard(c.owner)
-		b.Must(err)
-		locktest.Stays(b, "hardly anything was left of the lease", guarded.Done(), lease*time.Millisecond/2)
-		c.unlocks()
 	})
 }
 
@@ -239,31 +139,12 @@ func TestLineGrantsToALateClientHaveTheWholeLease(t *testing.T) {
 	})
 }
 
-// The grants of a Client that was late last no shorter than those of others, although its watchdog timeout is shorter than
-// they are.
-func TestLineGrantsToALateClientAreNotShorter(t *testing.T) {
-	onEachLine(t, func(b *locktest.Bench) {
-		m, c := b.Manual().Takes(), contender(b, WithWatchdogTimeout(time.Second))
-		go func() { c.got <- c.lock.LockLease(c.owner, time.Minute) }()
-		c.joined()
-		asked, p := c.settled(), placeOf(c.Bench, c.client.ID())
-		require.Equal(b, 5000, p.Lease)
-		c.tell(b.Rdb, p.Field, p.Asked+1, 5000) // it comes too late: m holds the lock by now
-		c.awaitScripts(asked + 1)
-		c.settled()
-		assert.GreaterOrEqual(b, placeOf(c.Bench, c.client.ID()).Lease, 5000)
-		m.Release(false)
-		c.gets().unlocks()
-	})
-}
-
 // A grant for a wait that has ended is released at once.
 func TestLineGrantToAnUnknownWaitIsReleased(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		b.Manual().Takes()
 		c := contender(b).joins()
 		unknown := c.client.ID() + ":7:999"
-		ctx := context.Background()
 		_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			p.Del(ctx, b.LockName)
 			p.HSet(ctx, b.LockName, unknown, 1)
@@ -305,7 +186,6 @@ func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
 func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	for kind, lock := range map[string]func(c *Client, name string) Locker{
 		"plain":  func(c *Client, name string) Locker { return c.NewLock(name) },
 		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
@@ -376,7 +256,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 				case "cut and released":
 					channel := b.ReleaseChannel() + ":" + one.client.ID()
 					again := b.Proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
-					b.Must(b.Rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
+					b.Must(b.Rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 					testredis.Await(b, "the subscription is gone", locktest.Soon, func() bool {
 						return b.Hearers(channel) == 0
 					})
@@ -387,7 +267,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 					first.unlocks()
 				}
 				one.gets().unlocks()
-				b.Must(b.Rdb.Del(context.Background(), b.LineKeys()...).Err())
+				b.Must(b.Rdb.Del(ctx, b.LineKeys()...).Err())
 			})
 		}
 	}
@@ -418,7 +298,6 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := locktest.NewBench(t, addr)
-				ctx := context.Background()
 				held := newLock(b.Client(), b.LockName)
 				b.Must(held.Lock(ctx))
 				c := b.Client()
@@ -436,7 +315,6 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 // The same for a hold that the Client itself has detached.
 func TestForgedGrantReleasesNoDetachedHold(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	l := c.NewLock(b.LockName)
 	hold, err := l.Acquire(ctx)
@@ -463,7 +341,6 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := locktest.NewBench(t, testredis.Start(t).Addr())
-			ctx := context.Background()
 			c := b.Client()
 			s := c.NewSemaphore(b.LockName, 10)
 			hold, err := s.AcquireN(ctx, 3)

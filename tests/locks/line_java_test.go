@@ -42,14 +42,14 @@ var (
 
 func javaReleases(b *locktest.Bench, field string) {
 	b.Helper()
-	b.Must(javaGives.Run(context.Background(), b.Rdb, []string{b.LockName, b.ReleaseChannel()}, field).Err())
+	b.Must(javaGives.Run(ctx, b.Rdb, []string{b.LockName, b.ReleaseChannel()}, field).Err())
 }
 
 // A release by a client that does not know the line notifies the waiters.
 func TestLineWaitersHearARedissonHolder(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		java := javaHolder()
-		n, err := javaTakes.Run(context.Background(), b.Rdb, []string{b.LockName}, java).Int()
+		n, err := javaTakes.Run(ctx, b.Rdb, []string{b.LockName}, java).Int()
 		b.Must(err)
 		require.Equal(b, 1, n, "Redisson has the lock")
 		one := contender(b).asks()
@@ -90,7 +90,7 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 		asked := one.settled()
 		java := javaHolder()
 		n, err := javaGetsIt.Run(
-			context.Background(),
+			ctx,
 			b.Rdb,
 			[]string{b.LockName},
 			java,
@@ -118,7 +118,7 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	b := locktest.NewLineBench(t, server.Addr())
 	b.Opts = nil // a MultiLock polls once in each poll interval
 	server.Jump(time.Hour)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()

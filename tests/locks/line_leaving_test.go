@@ -197,7 +197,6 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			const lease = 2 * time.Second
 			b := locktest.NewFaultBenchOn(t, testredis.Start(t))
 			b.Opts = []Option{WithPollInterval(time.Hour)}
-			ctx := context.Background()
 			first := lock(b.Direct, b.LockName)
 			b.Must(first.Lock(ctx))
 			c := b.Bench.ClientOn(
@@ -250,7 +249,6 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	b.Opts = []Option{WithPollInterval(time.Hour)}
-	ctx := context.Background()
 	first := contender(b.Bench).takes()
 	front := contenderOn(b.Bench, b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }))
 	second, third := front.sibling(), front.sibling()

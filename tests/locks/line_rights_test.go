@@ -43,7 +43,7 @@ func TestLineWithoutAPermission(t *testing.T) {
 			opts := []Option{WithPollInterval(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
 			user := d.User(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
 			other := []*Client{b.Client(opts...), b.Client(opts...)}
-			ctx, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+			ctx, cancel := context.WithTimeout(ctx, locktest.Soon)
 			defer cancel()
 			first := b.Manual().Takes()
 			var all sync.WaitGroup
@@ -82,7 +82,7 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	b := locktest.NewBench(t, server.Addr())
 	d := b.Deployment(server)
 	user := d.User(b, []string{"allkeys", "allchannels", "allcommands", "-publish"})
-	t.Cleanup(func() { b.Must(b.Rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
+	t.Cleanup(func() { b.Must(b.Rdb.FlushAll(ctx).Err()) }) // a semaphore leaves its number of permits
 	for kind, newLock := range map[string]func(c *Client, name string) Locker{
 		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
 		// In addition to a MultiLock, which has no entry.
@@ -94,7 +94,7 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 				t.Parallel()
 				name := fmt.Sprint(b.LockName, kind, goroutines)
 				other, busy := newLock(b.Client(), name), newLock(user, name)
-				ctx, stop := context.WithCancel(context.Background())
+				ctx, stop := context.WithCancel(ctx)
 				section, most := time.Millisecond, int64(300)
 				if kind == "multi" { // the MultiLock has to be notified of each release
 					section, most = 15*time.Millisecond, 100
@@ -141,7 +141,7 @@ func TestLineWithoutItsKeysIsRefusedAtOnce(t *testing.T) {
 	b := locktest.NewLineBench(t, server.Addr())
 	user := b.Deployment(server).User(b, []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "allchannels", "allcommands"})
 	for _, kind := range locktest.RecordLocks {
-		ctx, l := context.Background(), kind.One(user, b.LockName)
+		l := kind.One(user, b.LockName)
 		start := time.Now()
 		for what, call := range map[string]func() error{
 			"Lock":        func() error { return l.Lock(ctx) },

@@ -6,7 +6,6 @@ package locks
 // waiters of the other one within the poll interval.
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 func TestLocksOfTwoTypesAndOneNameExcludeEachOther(t *testing.T) {
 	onEachLine(t, func(b *locktest.Bench) {
 		b.Opts = []Option{WithPollInterval(100 * time.Millisecond)}
-		ctx, other := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		ctx, other := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		c := b.Client()
 		for _, d := range []*Client{c, b.Client()} {
 			for _, types := range [][2]Locker{

@@ -51,7 +51,7 @@ func awaitHolder(b *locktest.Bench, client string) {
 
 func pttl(b *locktest.Bench) time.Duration {
 	b.Helper()
-	d, err := b.Rdb.PTTL(context.Background(), b.LockName).Result()
+	d, err := b.Rdb.PTTL(ctx, b.LockName).Result()
 	b.Must(err)
 	return d
 }
@@ -65,7 +65,7 @@ func emptyLine(b *locktest.Bench) {
 // received returns the messages of hears, a subscription to channel, that were not returned before.
 func received(b *locktest.Bench, hears *redis.PubSub, channel string) (all []string) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+	ctx, cancel := context.WithTimeout(ctx, locktest.Soon)
 	defer cancel()
 	b.Must(b.Rdb.Publish(ctx, channel, "the end").Err())
 	for {
@@ -140,7 +140,7 @@ func contenderOn(b *locktest.Bench, rdb *redis.Client, opts ...Option) *lineClie
 	scripts := &scriptCounter{}
 	rdb.AddHook(scripts)
 	c := b.ClientOn(rdb, opts...)
-	return &lineClient{b, c, c.NewLock(b.LockName), ContextWithOwner(context.Background()), scripts, make(chan error, 1)}
+	return &lineClient{b, c, c.NewLock(b.LockName), ContextWithOwner(ctx), scripts, make(chan error, 1)}
 }
 
 // sibling returns another owner of the same Client.
@@ -149,7 +149,7 @@ func (c *lineClient) sibling(opts ...LockOption) *lineClient {
 		c.Bench,
 		c.client,
 		c.client.NewLock(c.LockName, opts...),
-		ContextWithOwner(context.Background()),
+		ContextWithOwner(ctx),
 		c.scripts,
 		make(chan error, 1),
 	}
@@ -218,10 +218,10 @@ func (c *lineClient) unlocks() {
 func (c *lineClient) isGranted(asked uint64, lease int) {
 	c.Helper()
 	field := placeOf(c.Bench, c.client.ID()).Field
-	_, err := c.Rdb.TxPipelined(context.Background(), func(p redis.Pipeliner) error {
-		p.Del(context.Background(), c.LockName)
-		p.HSet(context.Background(), c.LockName, field, 1)
-		p.PExpire(context.Background(), c.LockName, time.Duration(lease)*time.Millisecond)
+	_, err := c.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.Del(ctx, c.LockName)
+		p.HSet(ctx, c.LockName, field, 1)
+		p.PExpire(ctx, c.LockName, time.Duration(lease)*time.Millisecond)
 		c.tell(p, field, asked, lease)
 		return nil
 	})
@@ -231,7 +231,7 @@ func (c *lineClient) isGranted(asked uint64, lease int) {
 // tell sends the message of a grant.
 func (c *lineClient) tell(p redis.Cmdable, field string, asked uint64, lease int) {
 	p.Publish(
-		context.Background(),
+		ctx,
 		c.ReleaseChannel()+":"+c.client.ID(),
 		fmt.Sprintf("grant %s %d %d 0", field, asked, lease),
 	)

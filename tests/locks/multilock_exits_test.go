@@ -1,7 +1,6 @@
 package locks
 
 import (
-	"context"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -26,7 +25,6 @@ func TestMultiLockIsNotToldASuccessByAHookThatEndsTheGoroutine(t *testing.T) {
 		}
 		return send()
 	}))
-	ctx := context.Background()
 	c, far := b.Client(), b.ClientOn(rdb)
 	l := c.NewMultiLock(c.NewLock("a"), far.NewLock("b"))
 	h, ok, err := l.TryAcquire(ctx, 0, 3*time.Second)

@@ -49,7 +49,6 @@ func (l *countedLock) Unlock(ctx context.Context) error {
 func TestMultiLockUsesTheMethodsOfATypeThatEmbedsALock(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	counted := &countedLock{FairLock: c.NewFairLock(b.LockName)}
 	for _, l := range []Locker{
@@ -75,7 +74,7 @@ func TestMultiLockOfForeignLockers(t *testing.T) {
 	newLock := func(c *Client, name string) Locker {
 		return c.NewMultiLock(locktest.StubLocker{Locker: c.NewLock(name + "-b")}, c.NewLock(name))
 	}
-	suite{newLock: newLock, rival: newLock, without: "LapsedLeaseNeedsNoUnlock"}.run(t)
+	suite{newLock: newLock, rival: newLock}.run(t)
 }
 
 // A guardless is a foreign Locker that grants every request and guards nothing.
@@ -100,7 +99,6 @@ func (g *guardless) Guard(context.Context) (context.Context, error) {
 // Foreign Lockers may fail in different ways.
 func TestMultiLockOfForeignLockersThatFail(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	last := locktest.StubLocker{Locker: c.NewLock(b.LockName + "-z")}
 	strange := &guardless{Locker: c.NewLock(b.LockName + "-A")}
@@ -133,7 +131,7 @@ func TestMultiLockKeepsTheLeaseOfATypeThatEmbedsALock(t *testing.T) {
 	for name, limit := range map[string][]LockOption{"": nil, "MaxHold": {MaxHold(time.Minute)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
+			b := locktest.NewBench(t, testredis.Start(t).Addr())
 			c := b.Client()
 			last := b.Client().NewFairLock(b.LockName + "-last")
 			b.Must(last.Lock(ctx))
@@ -167,7 +165,7 @@ func TestMultiLockKeepsTheLeaseOfATypeThatEmbedsALock(t *testing.T) {
 
 // The lease that its method is asked for is one that MaxHold allows.
 func TestMultiLockAsksATypeThatEmbedsALockForNoMoreThanMaxHold(t *testing.T) {
-	b, ctx := locktest.NewBench(t, testredis.Mini(t).Addr()), context.Background()
+	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	c := b.Client()
 	const most = time.Second
 	first := &countedLock{FairLock: c.NewFairLock(b.LockName, MaxHold(most))}

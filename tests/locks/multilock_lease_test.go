@@ -22,7 +22,6 @@ import (
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	kinds := func(c *Client) []Locker {
 		return []Locker{c.NewLock(b.LockName + "-1"), c.NewFairLock(b.LockName + "-2"), locktest.NewWriteLock(c, b.LockName+"-3")}
@@ -59,7 +58,6 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	proxy := testredis.NewProxy(t, b.Addr)
-	ctx := context.Background()
 	c := b.ClientOn(proxy.Client())
 	last := b.LockName + "-2"
 	l := c.NewMultiLock(c.NewLock(b.LockName+"-1"), c.NewFairLock(last))
@@ -76,85 +74,10 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	b.Must(rival.Unlock(ctx))
 }
 
-// A lease starts for each of them exactly when the last one was acquired.
-func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // shorter and longer than the watchdog timeout
-			b := locktest.NewBench(t, addr)
-			ctx := context.Background()
-			c, other := b.Client(), b.Client()
-			early := []Locker{c.NewLock(b.LockName + "-1"), locktest.NewWriteLock(c, b.LockName+"-2"), locktest.NewReadLock(c, b.LockName+"-3")}
-			before := c.NewLock(b.LockName + "-4")
-			b.Must(before.LockLease(ctx, 2*time.Hour)) // already held
-			last := other.NewFairLock(b.LockName + "-last")
-			b.Must(last.Lock(ctx))
-			// A fair lock comes before a plain one; a foreign Locker comes last.
-			l := c.NewMultiLock(append(early, before, locktest.StubLocker{Locker: c.NewFairLock(b.LockName + "-last")})...)
-			got := make(chan error)
-			owned := engine.OwnerOf(ctx).In(ctx)
-			go func() { got <- l.LockLease(owned, lease) }()
-			testredis.Await(b, "the others are held", locktest.Soon, func() bool {
-				for _, e := range early {
-					if held, err := e.IsHeld(ctx); !held || err != nil {
-						return false
-					}
-				}
-				return true
-			})
-			time.Sleep(2500 * time.Millisecond)
-			b.Must(last.Unlock(ctx))
-			b.Must(locktest.Await(b, "all are free", got))
-			for _, e := range early {
-				ttl, err := e.TTL(ctx)
-				require.NoError(t, err)
-				assert.LessOrEqual(t, ttl, lease, e.Name())
-				assert.GreaterOrEqual(t, ttl, lease-2300*time.Millisecond, e.Name())
-			}
-			ttl, err := before.TTL(ctx)
-			require.NoError(t, err)
-			assert.GreaterOrEqual(t, ttl, time.Hour+time.Minute, "left of what was held longer")
-			b.Must(l.Unlock(ctx))
-			b.Holds(before, 1)
-			b.Must(before.Unlock(ctx))
-		}
-	})
-}
-
-// While a MultiLock of several steps waits for the last one, it extends an explicit lease of the others, however long
-// that takes, and shortens none. When the lease ends, nothing stays in Redis.
-func TestMultiLockKeepsAnExplicitLeaseWhileItWaits(t *testing.T) {
-	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), context.Background()
-	c, other := b.Client(), b.Client()
-	last := other.NewFairLock(b.LockName + "-last")
-	b.Must(last.Lock(ctx))
-	const lease = 500 * time.Millisecond
-	got := make(chan error)
-	owned := ContextWithOwner(ctx)
-	early := b.LockName + "-1"
-	l := c.NewMultiLock(c.NewFairLock(early), locktest.StubLocker{Locker: c.NewFairLock(b.LockName + "-last")})
-	go func() { got <- l.LockLease(owned, lease) }()
-	extended, left := 0, time.Duration(0)
-	testredis.Await(b, "the lease was extended beyond its first end", time.Minute, func() bool {
-		now := b.Rdb.PTTL(ctx, early).Val()
-		assert.LessOrEqual(b, now, 2*time.Second)
-		if now > left && left > 0 {
-			extended++
-		}
-		left = now
-		return extended >= 4
-	})
-	b.Must(last.Unlock(ctx))
-	b.Must(locktest.Await(b, "all are free", got))
-	testredis.Await(b, "its lease has ended", time.Minute, func() bool { return len(b.Keys()) == 0 })
-	assert.Zero(b, locktest.EngineOf(c).Probe().Stats().Late)
-}
-
 // The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
 func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
 	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(context.Background())
+	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(ctx)
 	c := b.Client()
 	const lease = time.Minute
 	first, second := c.NewFairLock(b.LockName+"-1", MaxHold(lease)), c.NewFairLock(b.LockName+"-2")

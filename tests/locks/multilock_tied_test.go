@@ -43,7 +43,6 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 func TestMultiLockGivesBackATiedLock(t *testing.T) {
 	for name, between := range map[string]bool{"with a lock between": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
-			ctx := context.Background()
 			var addrs []string
 			for range 3 {
 				addrs = append(addrs, testredis.Start(t).Addr())

@@ -66,9 +66,9 @@ func TestWhatIsNoLockIsRefusedAndNotTouched(t *testing.T) {
 				for _, k := range locktest.LockKinds {
 					kind := k.Name
 					for method, ask := range locktest.AskingMethods {
-						b.Must(foreign.put(context.Background(), b.Rdb, b.LockName))
+						b.Must(foreign.put(ctx, b.Rdb, b.LockName))
 						before := b.Content(b.LockName)
-						ctx, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+						ctx, cancel := context.WithTimeout(ctx, locktest.Soon)
 						err := ask(ctx, c, k.One(c, b.LockName), b.LockName)
 						cancel()
 						require.ErrorIs(t, err, ErrNotALock, "%s, %s", kind, method)
@@ -97,7 +97,6 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 			for _, k := range locktest.LockKinds {
 				t.Run(what+", "+k.Name, func(t *testing.T) {
 					t.Parallel()
-					ctx := context.Background()
 					replaced := func(b *locktest.Bench) {
 						_, err := b.Rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 							p.Del(ctx, b.LockName)
@@ -174,7 +173,6 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 func TestABigHashThatIsNoLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	ctx := context.Background()
 	b := locktest.NewBench(t, s.Addr())
 	many := locktest.Full(300_000, 1_000_000)
 	for from := 0; from < many; from += many / 20 {

@@ -137,36 +137,6 @@ func TestObserverSeesWhatHasEndedTheWait(t *testing.T) {
 	}
 }
 
-// A waiter with a place in the line has polled, too, if the poller has found the lock free and woken it.
-func TestObserverSeesThatThePollerHasFoundTheLockFree(t *testing.T) {
-	t.Parallel()
-	for name, lock := range map[string]func(c *Client, name string) Locker{
-		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
-		"write": func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b, r := locktest.NewBench(t, testredis.Start(t).Addr()), &locktest.Recorder{}
-			ctx, waits := context.Background(), b.Client(WithObserver(r))
-			held := lock(b.Client(), b.LockName)
-			b.Must(held.Lock(ctx))
-			got := make(chan error, 1)
-			go func() {
-				got <- lock(waits, b.LockName).Do(ctx, func(context.Context) error { return nil })
-			}()
-			testredis.Await(t, "it stands in the line", locktest.Soon, func() bool {
-				return b.Rdb.HExists(ctx, b.WaitsKey(), waits.ID()).Val()
-			})
-			r.Take()
-			b.Must(b.Rdb.Del(ctx, b.LockName).Err())
-			b.Must(locktest.Await(b, "the waiter has the lock", got))
-			events := r.Take()
-			assert.Equal(t, PathPolled, events[0].(AcquiredEvent).Path, "%+v", events)
-			require.ErrorIs(t, held.Unlock(ctx), ErrLockLost)
-		})
-	}
-}
-
 // startInOrder makes owners call Lock, one after the other. The channel returns each owner that has acquired the lock.
 func startInOrder(e *locktest.BubbleEngine, owners ...engine.Owner) <-chan engine.Owner {
 	got := make(chan engine.Owner, len(owners))
@@ -191,11 +161,11 @@ func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 			assert.False(t, ok)
 			assert.ErrorIs(t, err, want)
 		}
-		try(context.Background(), 0, nil)
+		try(ctx, 0, nil)
 		r.Told(t, GaveUpEvent{Lock: x(2)})
-		try(context.Background(), time.Second, nil)
+		try(ctx, time.Second, nil)
 		r.Told(t, WaitingEvent{Lock: x(2)}, GaveUpEvent{Lock: x(2), Contended: true, Waited: time.Second, Err: nil})
-		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		soon, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		try(soon, locktest.Forever, context.DeadlineExceeded)
 		r.Told(t, WaitingEvent{Lock: x(2)}, GaveUpEvent{Lock: x(2), Contended: true, Waited: time.Second, Err: context.DeadlineExceeded})
@@ -264,7 +234,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 		"unlock":       func(e *locktest.BubbleEngine, _ context.Context) error { return e.UnlockErr(1) },
 		"inner unlock": func(e *locktest.BubbleEngine, _ context.Context) error { lockedAgain(e, 1); return e.UnlockErr(1) },
 		"re-entry": func(e *locktest.BubbleEngine, _ context.Context) error {
-			_, err := e.LockWith(context.Background(), 1, engine.Request{Wait: locktest.Forever})
+			_, err := e.LockWith(ctx, 1, engine.Request{Wait: locktest.Forever})
 			return err
 		},
 		"watchdog": func(_ *locktest.BubbleEngine, guarded context.Context) error {
@@ -310,7 +280,7 @@ func lockedAgain(e *locktest.BubbleEngine, o engine.Owner) {
 // The end of an explicit lease is Expired, and not a loss.
 func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *locktest.BubbleEngine, r *locktest.Recorder, logged *locktest.LockedBuffer) {
-		ok, err := e.LockWith(context.Background(), 1, engine.Request{Wait: locktest.Forever, Lease: time.Second})
+		ok, err := e.LockWith(ctx, 1, engine.Request{Wait: locktest.Forever, Lease: time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
 		r.Take()
@@ -351,7 +321,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 			all.Go(func() {
 				rng := locktest.NewRand(seed)
 				for range 20 {
-					ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), locktest.Between(rng, 0, 200*time.Millisecond))
+					ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), locktest.Between(rng, 0, 200*time.Millisecond))
 					l, lease, levels := locks[rng.IntN(len(locks))], time.Duration(0), 0
 					if rng.IntN(4) == 0 {
 						lease = 10 * time.Millisecond
@@ -408,7 +378,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 // the nodes.
 func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	o := Owner(engine.OwnerOf(ctx))
 	r, node := &locktest.Recorder{}, &locktest.Recorder{}
 	var locks []Locker
@@ -452,7 +422,7 @@ func TestObserverGetsTheContextOfTheCall(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	seen := &contexts{key: key{}}
 	l := b.Client(WithObserver(seen)).NewLock(b.LockName)
-	ctx := context.WithValue(context.Background(), key{}, "trace")
+	ctx := context.WithValue(ctx, key{}, "trace")
 	b.Must(l.Lock(ctx))
 	b.Must(l.Unlock(ctx))
 	assert.Equal(t, []any{"trace", "trace"}, seen.values)

@@ -16,7 +16,6 @@ import (
 // been set again, and stays.
 func TestSetPermitsThatRunsLateChangesNothing(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	s, operator := b.ClientOn(b.Proxy.Client()).NewSemaphore(b.LockName, 4), b.Direct.NewSemaphore(b.LockName, 4)
 	b.Must(s.SetPermits(ctx, 4))
 	held := b.Proxy.On(locktest.Calls(record.Script("semaphore_set")), testredis.HoldRequest)
@@ -35,7 +34,6 @@ func TestSetPermitsThatRunsLateChangesNothing(t *testing.T) {
 // A SetPermits that Redis has not answered sets nothing any more once Redis answers again.
 func TestSetPermitsWithoutAnAnswerIsEnded(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
 	c := b.ClientOn(b.Proxy.Client())
 	s, operator := c.NewSemaphore(b.LockName, 4), b.Direct.NewSemaphore(b.LockName, 4)
 	b.Must(s.SetPermits(ctx, 4))
@@ -62,7 +60,6 @@ func TestSetPermitsWithoutAnAnswerIsEnded(t *testing.T) {
 func TestSetPermitsLeavesNoTombstone(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	b.Must(b.Client().NewSemaphore(b.LockName, 4).SetPermits(ctx, 4))
 	awaitTombstone(b, false)
 }

@@ -33,7 +33,6 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		b.Must(b.Client().NewLock(b.LockName).LockLease(ctx, time.Minute))
 		var waiters []<-chan error
 		for range 3 {
@@ -70,7 +69,6 @@ func TestPollerNoticesALostPlace(t *testing.T) {
 		} {
 			t.Run(kind.name, func(t *testing.T) {
 				b := locktest.NewBench(t, addr)
-				ctx := context.Background()
 				held := kind.lock(b.Client(), b.LockName)
 				b.Must(held.Lock(ctx))
 				waits := b.Client()
@@ -96,8 +94,8 @@ func TestPollerNoticesAHolderWithoutALine(t *testing.T) {
 		b.Opts = nil
 		first := b.Manual().Takes()
 		waits := contender(b).joins()
-		b.Must(b.Rdb.HDel(context.Background(), b.LockName, first.Field).Err())
-		b.Must(b.Rdb.HSet(context.Background(), b.LockName, locktest.JavaThread, 1).Err())
+		b.Must(b.Rdb.HDel(ctx, b.LockName, first.Field).Err())
+		b.Must(b.Rdb.HSet(ctx, b.LockName, locktest.JavaThread, 1).Err())
 		testredis.Await(
 			b,
 			"the waiter hears Redisson's channel",
@@ -144,7 +142,6 @@ func TestPollerNoticesAGrantThatNoMessageBrought(t *testing.T) {
 func silentGrants(t *testing.T, lock func(c *Client, name string) Locker, locks int) bool {
 	const delay = 200 * time.Millisecond
 	b := locktest.NewFaultBenchOn(t, testredis.Start(t))
-	ctx := context.Background()
 	named := func(o *redis.Options) { o.ClientName = "waits" } // the holder ends its own subscription when it has released
 	waits := b.Bench.ClientOn(b.Proxy.Client(named), WithPollInterval(delay))
 	owner := ContextWithOwner(ctx) // has all locks, and releases them together: one by one takes a busy machine too long
@@ -194,7 +191,7 @@ func TestIdleWaitersShareALook(t *testing.T) {
 	s := testredis.Start(t)
 	b := locktest.NewBench(t, s.Addr())
 	const locks = 300
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	held := b.Client()
 	rdb := s.Client()

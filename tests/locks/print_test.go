@@ -42,7 +42,7 @@ type printCase struct {
 
 // printCases returns a case for each type that has a state.
 func printCases(b *locktest.Bench) []printCase {
-	ctx, quick := context.Background(), WithWatchdogTimeout(100*time.Millisecond)
+	quick := WithWatchdogTimeout(100 * time.Millisecond)
 	c := b.Client(quick)
 	name := func(suffix string) string { return b.LockName + suffix }
 	of := func(kind string, l, other Locker) printCase {
@@ -121,7 +121,7 @@ func TestPrintingIsNoRaceAndShort(t *testing.T) {
 			text = "Client " + of.name
 		}
 		t.Run(text, func(t *testing.T) {
-			ctx, end := context.WithCancel(context.Background())
+			ctx, end := context.WithCancel(ctx)
 			var used sync.WaitGroup
 			used.Add(1)
 			go func() {

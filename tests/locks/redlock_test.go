@@ -89,7 +89,6 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRedBench(t)
-			ctx := context.Background()
 			const nodeTimeout = time.Second
 			// An attempt that a paused server runs after its rollback expires before the bench gives up waiting for
 			// that.
@@ -141,39 +140,9 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 	}
 }
 
-// Callers of one process find all servers paused. None of them is told that other owners have the lock: they have only
-// met each other.
-func TestRedLockOfPausedServersIsNotBusy(t *testing.T) {
-	b := newRedBench(t)
-	ctx := context.Background()
-	l := lock(b, WithRedLockNodeTimeout(200*time.Millisecond))
-	b.Must(l.Do(ctx, nothing)) // there are connections
-	for _, s := range b.Servers {
-		s.Freeze()
-	}
-	for _, wait := range []time.Duration{150 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Second} {
-		ended := make(chan error)
-		for i := range 3 {
-			go func() {
-				short, cancel := context.WithTimeout(ctx, wait+time.Duration(i)*20*time.Millisecond)
-				defer cancel()
-				ended <- l.Lock(short)
-			}()
-		}
-		for range 3 {
-			err := <-ended
-			b.MustBe(err, context.DeadlineExceeded)
-			assert.NotErrorIs(t, err, ErrBusy, "a wait of %v", wait)
-			assert.NotContains(t, err.Error(), "other owners", "a wait of %v", wait)
-		}
-	}
-	back(b, false, b.Servers...)
-}
-
 // The guard of the holder ends when only a minority is valid, and not before.
 func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	const lease = 3 * time.Second
 	l := lock(b, WithWatchdogTimeout(lease))
 	b.Must(l.Lock(ctx))
@@ -195,7 +164,6 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 // A node that was restarted empty is acquired again, as long as the others are a majority, and counts from then on.
 func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	l, other := lock(b, WithWatchdogTimeout(8*time.Second)), lock(b, WithRedLockNodeTimeout(locktest.Soon))
 	b.Must(l.Lock(ctx))
 	b.Must(l.Lock(ctx))
@@ -218,7 +186,6 @@ func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 // If a majority was restarted empty, nothing is acquired again: another owner may have it.
 func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.Nodes {
 		locks = append(
@@ -258,7 +225,6 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 // A round that takes longer than the lease is not an acquire, whatever the nodes answered.
 func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	var unlocked, slow atomic.Int64
 	var locks []Locker
@@ -293,7 +259,6 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 // A round that is won, although its nodes are lost before it counts, is no answer that other owners have the lock.
 func TestRedLockRoundThatIsWonInVainIsNotBusy(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
 	c := b.Client()
 	lost, end := context.WithCancelCause(ctx)
 	end(ErrLockLost)
@@ -321,7 +286,6 @@ func TestRedLockRoundThatIsWonInVainIsNotBusy(t *testing.T) {
 // If too many nodes return permanent errors, the error is returned at once. A few such errors do no harm.
 func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	l := lock(b)
 	for i, rdb := range b.Nodes {
 		b.Must(rdb.Set(ctx, b.LockName, "data", 0).Err())
@@ -345,7 +309,6 @@ func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 // Unlock returns nil when a majority has confirmed, and does not wait much longer for the other nodes.
 func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	l := lock(b)
 	for range 2 {
 		b.Must(l.Lock(ctx))
@@ -369,7 +332,6 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 // A node that missed the outer acquire, or an inner one, is released with the last Unlock.
 func TestRedLockNodeThatMissedAnAcquireIsReleasedWithTheLastUnlock(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	l, other := lock(b), lock(b)
 	same := newRedLock(locktest.ClientOf(l.(*RedLock)), b.LockName)
 	b.Servers[0].Freeze()
@@ -394,7 +356,6 @@ func TestRedLockNodeThatMissedAnAcquireIsReleasedWithTheLastUnlock(t *testing.T)
 // Nodes that cannot be reached decide nothing: a hold is not lost because a caller asks about it.
 func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	b.Servers[0].Kill()
 	b.Servers[1].Kill()
 	l := lock(b)
@@ -420,7 +381,6 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 // The nodes are MultiLocks, and one node loses one of its locks. The rest of that node is not held twice.
 func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.Nodes[1:4] {
 		c := b.ClientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(4*time.Second))
@@ -455,7 +415,6 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 // Readers share it, in one process too.
 func TestRedLockOfReadersIsShared(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	var readers, writers []Locker
 	for _, rdb := range b.Nodes[:3] {
 		c := b.ClientOn(testredis.Client(t, rdb.Options().Addr))
@@ -475,7 +434,6 @@ func TestRedLockOfReadersIsShared(t *testing.T) {
 // A foreign Locker that does not answer costs a node timeout.
 func TestRedLockForeignLockerThatHangsCostsANodeTimeout(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	release := make(chan struct{})
 	hangs := func() Locker {
 		return locktest.StubLocker{
@@ -502,7 +460,7 @@ func TestRedLockForeignLockerThatHangsCostsANodeTimeout(t *testing.T) {
 // A RedLock is an owner of its own at its nodes. Whoever looks at a node finds the owner of the RedLock there.
 func TestRedLockNodesNameItsOwner(t *testing.T) {
 	b := locktest.NewSmallRedBench(t)
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	nodes := b.NodeLocks()
 	l, node := b.Client().NewRedLock(nodes...), nodes[0]
 	b.Must(l.Lock(ctx))
@@ -526,7 +484,6 @@ func TestRedLockNodesNameItsOwner(t *testing.T) {
 // Waiters send few requests, even if the holder has only a majority.
 func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b := newRedBench(t)
-	ctx := context.Background()
 	l := lock(b, WithWatchdogTimeout(time.Hour), WithRedLockNodeTimeout(locktest.Soon))
 	b.Must(l.Lock(ctx))
 	testredis.Await(b, "all are held", locktest.Soon, func() bool { return b.Has() == 5 })
@@ -550,7 +507,6 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	b.Opts = []Option{WithRedLockNodeTimeout(locktest.Soon)} // all nodes are needed
-	ctx := context.Background()
 	c, other := b.Client(), b.Client()
 	onServer := func() *Client { return b.ClientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
 	c2, c3, c4 := onServer(), onServer(), onServer()

@@ -314,7 +314,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	// methods calls each method of l, by itself and under a guard of a lock of another client.
 	methods := func(l, outer Locker) {
-		ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
+		ctx, cancel := user(ContextWithOwner(ctx), 2*time.Second)
 		defer cancel()
 		_ = outer.Do(ctx, func(ctx context.Context) error {
 			_ = l.Do(ctx, func(ctx context.Context) error {
@@ -365,7 +365,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	// These MultiLocks never find all of their locks free. Their context is a guard.
 	for i := range 8 {
 		all.Go(func() {
-			ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
+			ctx, cancel := user(ContextWithOwner(ctx), 2*time.Second)
 			defer cancel()
 			name := string(rune('a' + i%2))
 			for range 3 {
@@ -376,7 +376,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
+			ctx, cancel := user(ContextWithOwner(ctx), 2*time.Second)
 			defer cancel()
 			_ = two.NewLock(fmt.Sprint("outer:crowd", i, b.LockName)).Do(ctx, func(ctx context.Context) error {
 				return makers["multi"](one, "").Do(ctx, func(context.Context) error { return nil })
@@ -387,7 +387,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 
 	// Losses: records that are deleted, locks that are released by force, renewals that fail until the lease expires.
 	lost := make(map[string]context.Context)
-	owner := ContextWithOwner(context.Background())
+	owner := ContextWithOwner(ctx)
 	for kind, maker := range makers {
 		l := maker(one, "lost:"+kind+":"+b.LockName)
 		b.Must(l.Lock(owner))
@@ -428,11 +428,11 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 
 	// A caller gives up behind another one, to which an error was the answer. So the error of its context is not the only
 	// one that it returns.
-	front, cancel := user(ContextWithOwner(context.Background()), 2*locktest.Soon)
+	front, cancel := user(ContextWithOwner(ctx), 2*locktest.Soon)
 	defer cancel()
 	all.Go(func() { _ = redlock.Lock(front) })
 	testredis.Await(t, "the nodes have answered the caller in front", locktest.Soon, func() bool { return locktest.Look(redlock).Busy })
-	behind := erringContext{watchedContext{ContextWithOwner(context.Background()), watch}, make(chan struct{})}
+	behind := erringContext{watchedContext{ContextWithOwner(ctx), watch}, make(chan struct{})}
 	gaveUp := make(chan error, 1)
 	go func() { gaveUp <- redlock.Lock(behind) }()
 	testredis.Await(t, "another caller is behind", locktest.Soon, func() bool { return locktest.Look(redlock).Waiters == 1 })
@@ -494,7 +494,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		for i := range holds {
 			name := fmt.Sprint("name", i)
 			e.LockName(name, 1)
-			guarded, err := e.Guard(context.Background(), locktest.NewFakeLock(e.Redis, name), 1)
+			guarded, err := e.Guard(ctx, locktest.NewFakeLock(e.Redis, name), 1)
 			require.NoError(e.T, err)
 			go func() {
 				<-guarded.Done()
@@ -515,7 +515,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		assert.EqualValues(e.T, holds, observed.Load(), "losses that were observed")
 		e.Redis.Set(func() { e.Redis.Fault = nil })
 		for i := range holds {
-			assert.ErrorIs(e.T, e.Release(context.Background(), locktest.NewFakeLock(e.Redis, fmt.Sprint("name", i)), 1), ErrLockLost)
+			assert.ErrorIs(e.T, e.Release(ctx, locktest.NewFakeLock(e.Redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 		}
 	})
 }
@@ -538,7 +538,7 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			for i := range 10 {
-				assert.NoError(e.T, e.Release(context.Background(), locktest.NewFakeLock(e.Redis, fmt.Sprint("name", i)), 1))
+				assert.NoError(e.T, e.Release(ctx, locktest.NewFakeLock(e.Redis, fmt.Sprint("name", i)), 1))
 			}
 			time.Sleep(12 * time.Hour) // until everything is reported, so that Close drops no report
 		},
@@ -628,7 +628,7 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 				e.LockName(fmt.Sprint("name", i), 7)
 			}
 			e.LockName("released", 8)
-			require.NoError(t, e.Release(context.Background(), locktest.NewFakeLock(redis, "released"), 8))
+			require.NoError(t, e.Release(ctx, locktest.NewFakeLock(redis, "released"), 8))
 			require.NoError(t, e.Close())
 			if held == 0 {
 				assert.Empty(t, logged.String())
@@ -696,7 +696,7 @@ func TestSlowLocksAreLogged(t *testing.T) {
 				logTo := func(w *locktest.LockedBuffer) Option { return WithLogger(slog.New(slog.NewTextHandler(w, nil))) }
 				holder := b.Client(WithHoldWarning(shortWarning), logTo(&held))
 				waiter := b.Client(WithWaitWarning(shortWarning), logTo(&waited))
-				owner := ContextWithOwner(context.Background())
+				owner := ContextWithOwner(ctx)
 				b.Must(lock(holder, b.LockName).Lock(owner))
 				got := make(chan error, 2)
 				owners := []context.Context{ContextWithOwner(owner), ContextWithOwner(owner)}
@@ -757,7 +757,7 @@ func TestPanicOfAHookInALookupIsRecovered(t *testing.T) {
 		}
 	}))
 	c := b.ClientOn(rdb, WithWaitWarning(shortWarning), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	holder, ctx := b.Client().NewLock(b.LockName), ContextWithOwner(context.Background())
+	holder, ctx := b.Client().NewLock(b.LockName), ContextWithOwner(ctx)
 	b.Must(holder.Lock(ctx))
 	got := make(chan error, 1)
 	go func() { got <- c.NewLock(b.LockName).Lock(ctx) }()
@@ -775,5 +775,5 @@ func TestElectionsAreNotSlow(t *testing.T) {
 	term := campaign(b, c.NewElection(b.LockName))
 	assert.Equal(t, none, c.Slowest())
 	assert.Equal(t, none, (*Client)(nil).Slowest())
-	b.Must(term.Resign(context.Background()))
+	b.Must(term.Resign(ctx))
 }

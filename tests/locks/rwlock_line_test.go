@@ -32,7 +32,7 @@ func newRWLineBench(t *testing.T) *lineBench {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
 	for _, script := range locktest.AllScripts() {
-		b.Must(b.Rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
+		b.Must(b.Rdb.ScriptLoad(ctx, script.Source()).Err()) // so that an attempt is one command
 	}
 	return &lineBench{Bench: b, releases: record.PrefixName("redisson_rwlock", b.LockName)}
 }
@@ -69,7 +69,7 @@ func TestWriterPassesToTheNextWriter(t *testing.T) {
 	for name, opts := range map[string][]LockOption{"plain": nil, "fenced": {Fenced()}} {
 		t.Run(name, func(t *testing.T) {
 			b := newRWLineBench(t)
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			from, to := b.rw(opts...).Write(), b.rw(opts...).Write()
 			b.Must(from.Lock(ctx))
 			var last, asked int64

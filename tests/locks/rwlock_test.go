@@ -38,7 +38,6 @@ func TestFencedWriteLock(t *testing.T) {
 func TestReadersShare(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client()
 		first, second, write := c.NewRWLock(
 			b.LockName,
@@ -73,7 +72,6 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		dead, living, write := b.Client().NewRWLock(
 			b.LockName,
 		).Read(), b.Client().NewRWLock(
@@ -97,7 +95,6 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 func TestWriteReleaseWakesAllReaders(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		w := b.Client().NewRWLock(b.LockName).Write()
 		b.Must(w.Lock(ctx))
 		var inside atomic.Int64
@@ -132,7 +129,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 func TestWriterIsNotStarved(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	const reading = 50 * time.Millisecond
 	var reads atomic.Int64
@@ -168,7 +165,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 func TestReadersAreNotStarved(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range 2 {
 		w := b.Client().NewRWLock(b.LockName).Write()
@@ -199,7 +196,6 @@ func TestReadersAreNotStarved(t *testing.T) {
 func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		reading := b.Client().NewRWLock(b.LockName).Read()
 		b.Must(reading.Lock(ctx))
 		waiting, cancel := context.WithCancel(ctx)
@@ -226,7 +222,6 @@ func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l := b.Client(WithPollInterval(50 * time.Millisecond)).NewRWLock(b.LockName)
 		b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", "read", locktest.JavaThread, 1).Err())
 		b.Must(b.Rdb.PExpire(ctx, b.LockName, time.Minute).Err())
@@ -253,7 +248,6 @@ func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		plain, rw := b.Client().NewLock(b.LockName), b.Client().NewRWLock(b.LockName)
 		b.Must(plain.Lock(ctx))
 		b.Tries(rw.Read(), false)
@@ -269,7 +263,6 @@ func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 func TestForceUnlockFreesItsHalfOnly(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 		force := func(l Locker, want bool) {
 			t.Helper()
@@ -303,7 +296,6 @@ func TestForceUnlockFreesItsHalfOnly(t *testing.T) {
 func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l := b.Client().NewRWLock(b.LockName)
 		b.Must(l.Write().Lock(ctx))
 		b.LocksFor(ctx, l.Read(), 50*time.Millisecond)
@@ -320,7 +312,6 @@ func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	rw, rival := b.Client(WithWatchdogTimeout(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Write()
 	read := rw.Read()
 	lease := time.Hour
@@ -360,7 +351,7 @@ func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
 
 // fieldOf returns the field of the only reader.
 func fieldOf(b *locktest.Bench, l *ReadLock) string {
-	for _, field := range b.Rdb.HKeys(context.Background(), b.LockName).Val() {
+	for _, field := range b.Rdb.HKeys(ctx, b.LockName).Val() {
 		if field != "mode" {
 			return field
 		}
@@ -375,7 +366,6 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		t.Parallel()
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		const lease = 9 * time.Second
 		read := b.Client(WithWatchdogTimeout(lease)).NewRWLock(b.LockName).Read()
 		const deep = 3
@@ -417,7 +407,6 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 func TestRWLockOfManyReadersCostsFewCommands(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	b.Cleanup(b.Forget)
 	read, write := locktest.RecordOf(b.Client().NewRWLock(b.LockName).Read()), b.Client().NewRWLock(b.LockName).Write()
 	const many = 1000

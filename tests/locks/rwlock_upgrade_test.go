@@ -25,7 +25,6 @@ import (
 func TestDowngradeLetsReadersIn(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l := b.Client().NewRWLock(b.LockName)
 		other := b.Client(WithPollInterval(time.Hour)).NewRWLock(b.LockName)
 		b.Must(l.Write().Lock(ctx))
@@ -75,7 +74,6 @@ func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 			t.Parallel()
 			mini := testredis.Mini(t)
 			b := locktest.NewBench(t, mini.Addr())
-			ctx := context.Background()
 			l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 			if name == "lease" {
 				b.Must(l.Write().LockLease(ctx, 4*time.Second)) // longer than a busy machine needs to reach Guard
@@ -86,7 +84,7 @@ func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 			mini.SetError("MISCONF it cannot save to disk")
 			end(b, l, ctx)
 			mini.SetError("")
-			within, cancel := context.WithTimeout(context.Background(), locktest.Soon)
+			within, cancel := context.WithTimeout(ctx, locktest.Soon)
 			defer cancel()
 			b.Must(other.Read().Lock(within))
 			b.Holds(l.Read(), 1)
@@ -101,7 +99,6 @@ func TestUpgradeFailsWhenOnlyItsOwnReadBlocksIt(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 		b.Must(l.Read().Lock(ctx))
 		for _, err := range []error{l.Write().Lock(ctx), locktest.Second(l.Write().TryLock(ctx, 0, 0))} {
@@ -132,7 +129,6 @@ func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 		b.Must(l.Write().LockLease(ctx, time.Second))
 		b.Must(l.Read().Lock(ctx))
@@ -149,59 +145,11 @@ func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	})
 }
 
-// A read lock that was released again leaves its lease to the write lock around it, whose record is deleted when its own
-// lease has expired.
-func TestWriteLeaseExpiresAfterAReadLock(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		l, other := b.Client().NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
-		for _, lease := range []time.Duration{0, time.Hour} {
-			b.Must(l.Write().LockLease(ctx, time.Second))
-			ok, err := l.Read().TryLock(ctx, 0, lease)
-			require.NoError(t, err)
-			require.True(t, ok)
-			b.Must(l.Read().Unlock(ctx))
-			for _, rival := range []Locker{other.Read(), other.Write()} {
-				ok, err = rival.TryLock(ctx, locktest.Soon, 0)
-				require.NoError(t, err)
-				require.True(t, ok, "the lease of the read lock, %v, keeps the write lock (0: that of the watchdog)", lease)
-				b.Must(rival.Unlock(ctx))
-			}
-		}
-	})
-}
-
-// A waiting upgrade also fails when its owner acquires the read lock later, in another goroutine.
-func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
-		owner := ContextWithOwner(ctx)
-		l, other := b.Client(WithPollInterval(50*time.Millisecond)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
-		b.Must(other.Read().Lock(ctx))
-		got := b.StartWaiter(owner, l.Write())
-		b.Must(b.Rdb.Del(ctx, "relock_rwlock_writers:{"+b.LockName+"}").Err()) // so that the reader acquires the lock
-		testredis.Await(t, "the reader comes in", locktest.Soon, func() bool {
-			ok, err := l.Read().TryLock(owner, 0, 0)
-			if !ok {
-				b.Rdb.Del(ctx, "relock_rwlock_writers:{"+b.LockName+"}")
-			}
-			return ok && err == nil
-		})
-		b.Must(other.Read().Unlock(ctx))
-		b.MustBe(locktest.Await(b, "the writer is told", got), ErrInvalid)
-		b.Must(l.Read().Unlock(owner))
-	})
-}
-
 // S5: a write lease expires while its owner's request for the read lock is in flight. The read lock keeps the record
 // alive, and the ended write hold does not keep other readers out.
 func TestWriteLeaseThatEndsDuringTheReadHasExpired(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	for half, acquire := range map[string]*send.Script{"read": record.Script("read_acquire"), "write": record.Script("write_acquire")} {
-		ctx := context.Background()
 		l, other := b.Shaky().NewRWLock(b.LockName), b.Direct.NewRWLock(b.LockName)
 		b.Proxy.On(locktest.Calls(acquire), testredis.DelayReply(400*time.Millisecond))
 		b.Must(l.Write().LockLease(ctx, 200*time.Millisecond))
@@ -219,7 +167,6 @@ func TestWriteLeaseThatEndsDuringTheReadHasExpired(t *testing.T) {
 func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	c, d, w := b.Client(WithPollInterval(time.Hour)), b.Client(), b.Client()
 	rw := c.NewRWLock(b.LockName)
 	x, y := ContextWithOwner(ctx), ContextWithOwner(ctx)
@@ -268,7 +215,6 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	rw, d := b.Client(WithPollInterval(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
 	tried := 0 // rounds in which the owner read before the writer ahead of it wrote
 	for round := 0; tried < 2 && round < 40; round++ {

@@ -50,7 +50,7 @@ func (c *permitClient) ask(line string) send.Reply {
 	c.Helper()
 	c.asked++
 	r, err := locktest.Run(
-		context.Background(),
+		ctx,
 		c.Rdb,
 		c.l.Acquire(contract.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}),
 	)
@@ -84,7 +84,7 @@ func (c *permitClient) gives(slice time.Duration) send.Reply {
 	c.Helper()
 	call := c.l.Release(locktest.Released(c.field, 0, false))
 	call.Args[3] = send.Milliseconds(slice)
-	r, err := locktest.Run(context.Background(), c.Rdb, call)
+	r, err := locktest.Run(ctx, c.Rdb, call)
 	c.Must(err)
 	return r
 }
@@ -92,7 +92,7 @@ func (c *permitClient) gives(slice time.Duration) send.Reply {
 // lease returns the remaining lease of the permit of c, or 0 if c has none.
 func (c *permitClient) lease() time.Duration {
 	c.Helper()
-	ends, err := c.Rdb.ZScore(context.Background(), locktest.KeysOf(c.l)[1], c.field).Result()
+	ends, err := c.Rdb.ZScore(ctx, locktest.KeysOf(c.l)[1], c.field).Result()
 	if errors.Is(err, redis.Nil) {
 		return 0
 	}
@@ -166,7 +166,7 @@ func onEachPermits(t *testing.T, permits int, test func(b *locktest.Bench, s *Se
 		t.Parallel()
 		b := locktest.NewLineBench(t, addr)
 		s := b.Client().NewSemaphore(b.LockName, permits)
-		b.Must(s.SetPermits(context.Background(), permits))
+		b.Must(s.SetPermits(ctx, permits))
 		test(b, s)
 	})
 }
@@ -208,45 +208,12 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	})
 }
 
-// A critical section costs one request and one release, however many processes wait.
-func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	b.Must(b.Client().NewSemaphore(b.LockName, 1).SetPermits(context.Background(), 2))
-	const clients, warm, sections = 8, 10, 50
-	var ready, all sync.WaitGroup
-	ready.Add(clients)
-	begin := make(chan struct{})
-	for range clients {
-		c := newPermitContender(b)
-		waitgroup.Go(&all, func() {
-			for n := range warm + sections {
-				if n == warm {
-					ready.Done()
-					<-begin
-				}
-				assert.NoError(b, c.s.Lock(c.owner))
-				time.Sleep(2 * time.Millisecond) // the work
-				assert.NoError(b, c.s.Unlock(c.owner))
-			}
-		})
-	}
-	ready.Wait()
-	before := b.ScriptRuns()
-	close(begin)
-	all.Wait()
-	runs := float64(b.ScriptRuns()-before) / (clients * sections)
-	b.Logf("%.2f scripts a section", runs)
-	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
-}
-
 // A grant whose message is lost is found when the process asks, within the poll interval.
 func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *locktest.Bench, s *Semaphore) {
 		m := newPermitClient(b, s).takes()
 		c := newPermitContender(b, WithPollInterval(300*time.Millisecond)).joins()
 		p := placeOf(b, c.client.ID())
-		ctx := context.Background()
 		_, err := b.Rdb.TxPipelined(ctx, func(r redis.Pipeliner) error {
 			r.ZRem(ctx, locktest.KeysOf(m.l)[1], m.field)
 			r.ZAdd(ctx, locktest.KeysOf(m.l)[1], redis.Z{Score: float64(time.Now().Add(5 * time.Second).UnixMilli()), Member: p.Field})
@@ -288,7 +255,6 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 		all[1].gets()
 		c.joined()
 
-		ctx := context.Background()
 		tell := func(field string, asked uint64) {
 			b.Must(
 				b.Rdb.Publish(ctx, locktest.AnnounceOf(locktest.RecordOf(c.s))+":"+c.client.ID(), fmt.Sprintf("grant %s %d 5000 0", field, asked)).Err(),

@@ -25,7 +25,6 @@ import (
 func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		s := b.Client().NewSemaphore(b.LockName, 5)
 		h, err := s.AcquireN(ctx, 3)
 		b.Must(err)
@@ -91,7 +90,6 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 func TestSemaphoreHoldOfSeveralNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Start(t, "--maxmemory-policy", "noeviction").Addr())
-	ctx := context.Background()
 	const lease = 3 * time.Second
 	s := b.Client(WithWatchdogTimeout(lease)).NewSemaphore(b.LockName, 5)
 	h, err := s.AcquireN(ctx, 3)
@@ -128,7 +126,7 @@ func acquiresN(b *locktest.Bench, s *Semaphore, n int) <-chan *Hold {
 	b.Helper()
 	got := make(chan *Hold, 1)
 	go func() {
-		h, err := s.AcquireN(context.Background(), n)
+		h, err := s.AcquireN(ctx, n)
 		assert.NoError(b, err)
 		got <- h
 	}()
@@ -140,7 +138,6 @@ func acquiresN(b *locktest.Bench, s *Semaphore, n int) <-chan *Hold {
 // beside them until there are enough permits again, and is not passed over then.
 func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T) {
 	onEachPermits(t, 3, func(b *locktest.Bench, s *Semaphore) {
-		ctx := context.Background()
 		const poll = 50 * time.Millisecond
 		c := newPermitContender(b, WithPollInterval(poll))
 		all := c.client.NewSemaphore(b.LockName, 3)
@@ -193,7 +190,6 @@ func TestSemaphoreWaiterForMoreThanThereAreBlocksNobodyOfItsProcess(t *testing.T
 // holds a permit, so that no newcomer of another process acquires the others.
 func TestSemaphoreWaiterForSeveralHasAPlaceWhileALaterCallerHoldsAPermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *locktest.Bench, s *Semaphore) {
-		ctx := context.Background()
 		one, two := newPermitClient(b, s).takes(), newPermitClient(b, s).takes()
 		c := newPermitContender(b, WithPollInterval(50*time.Millisecond))
 		both := acquiresN(b, c.client.NewSemaphore(b.LockName, 2), 2)
@@ -223,7 +219,6 @@ func TestSemaphoreSeveralPermitsAreLostTogether(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		s := b.Client(WithWatchdogTimeout(900*time.Millisecond)).NewSemaphore(b.LockName, 3)
 		h, err := s.AcquireN(ctx, 3)
 		b.Must(err)
@@ -249,7 +244,7 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 	onEachPermits(t, 3, func(b *locktest.Bench, s *Semaphore) {
 		holder := newPermitClient(b, s).takes()
 		mine := b.Client().NewSemaphore(b.LockName, 3)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		quits := make(chan error, 1)
 		go func() {
 			_, err := mine.AcquireN(ctx, 3)
@@ -289,7 +284,6 @@ func TestSemaphoreServesLocalWaitersForSeveralInOrder(t *testing.T) {
 func TestSemaphorePlacesForMoreThanThereAreCostFewCommands(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewLineBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	s := b.Client().NewSemaphore(b.LockName, 100)
 	b.Must(s.SetPermits(ctx, 100))
 	b.Cleanup(b.Forget)

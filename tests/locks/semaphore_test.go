@@ -34,7 +34,7 @@ func TestSemaphore(t *testing.T) { testLocker(t, locktest.NewSemaphore) }
 
 func available(b *locktest.Bench, s *Semaphore, want int) {
 	b.Helper()
-	n, err := s.Available(context.Background())
+	n, err := s.Available(ctx)
 	b.Must(err)
 	require.Equal(b, want, n, "permits that are free")
 }
@@ -42,7 +42,7 @@ func available(b *locktest.Bench, s *Semaphore, want int) {
 // owners returns a number of new owners.
 func owners(n int) (all []context.Context) {
 	for range n {
-		all = append(all, ContextWithOwner(context.Background()))
+		all = append(all, ContextWithOwner(ctx))
 	}
 	return all
 }
@@ -57,7 +57,6 @@ func mustTry(b *locktest.Bench, s *Semaphore, owner context.Context, want bool) 
 func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		here, there := b.Client().NewSemaphore(b.LockName, 3), b.Client().NewSemaphore(b.LockName, 3)
 		available(b, here, 3) // nothing has set the number yet
 		o := owners(4)
@@ -91,7 +90,6 @@ func TestSemaphoreLetsAsManyInAsItHasPermits(t *testing.T) {
 // More permits notify the waiters.
 func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx := context.Background()
 	s := b.Client(WithPollInterval(time.Hour)).NewSemaphore(b.LockName, 1)
 	o := owners(3)
 	mustTry(b, s, o[0], true)
@@ -108,7 +106,7 @@ func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
 
 func TestSemaphoreRefusesBadInput(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	ctx, c := context.Background(), b.Client()
+	c := b.Client()
 	for what, s := range map[string]*Semaphore{
 		"0 permits":          c.NewSemaphore(b.LockName, 0),
 		"-1 permits":         c.NewSemaphore(b.LockName, -1),
@@ -179,7 +177,7 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range waiters {
 		waitgroup.Go(&all, func() {
-			owner, err := ContextWithOwner(context.Background()), error(nil)
+			owner, err := ContextWithOwner(ctx), error(nil)
 			if i%2 == 0 {
 				err = s.Lock(owner)
 			} else {
@@ -210,7 +208,7 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	s := b.Shaky().NewSemaphore(b.LockName, 8)
-	mustTry(b.Bench, s, ContextWithOwner(context.Background()), true)
+	mustTry(b.Bench, s, ContextWithOwner(ctx), true)
 	const delay = 250 * time.Millisecond // a TryLock without a wait takes longer
 	b.Proxy.On(locktest.Calls(record.Script("semaphore_acquire")), testredis.DelayRequest(delay)).Times(7)
 	start := time.Now()
@@ -224,103 +222,10 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	}
 	all.Wait()
 	assert.Less(t, time.Since(start), testredis.Scale(start, 7*delay), "one after the other")
-	freed, err := s.ForceUnlock(context.Background())
+	freed, err := s.ForceUnlock(ctx)
 	b.Must(err)
 	assert.True(t, freed)
 	require.Equal(t, 8, b.Permits(8))
-}
-
-// An overlap measures how many requests for permits a client has under way at the same time.
-type overlap struct {
-	mu        sync.Mutex // guards below
-	underWay  int
-	since     time.Time     // when underWay last changed
-	any, each time.Duration // how long any request was under way, and the sum of how long each of them was
-}
-
-func (o *overlap) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (o *overlap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer o.begins(cmd)()
-		return next(ctx, cmd)
-	}
-}
-
-func (o *overlap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		defer o.begins(cmds...)()
-		return next(ctx, cmds)
-	}
-}
-
-// begins notes that cmds are sent; the result, that they are answered.
-func (o *overlap) begins(cmds ...redis.Cmder) (answered func()) {
-	n := 0
-	for _, cmd := range cmds {
-		if isRun(cmd, record.Script("semaphore_acquire")) {
-			n++
-		}
-	}
-	o.change(n)
-	return func() { o.change(-n) }
-}
-
-func (o *overlap) change(by int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if passed := time.Since(o.since); o.underWay > 0 {
-		o.any += passed
-		o.each += passed * time.Duration(o.underWay)
-	}
-	o.underWay += by
-	o.since = time.Now()
-}
-
-// reset forgets what was measured.
-func (o *overlap) reset() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.any, o.each, o.since = 0, 0, time.Now()
-}
-
-// mean returns how many requests were under way while any was.
-func (o *overlap) mean() float64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.each.Seconds() / o.any.Seconds()
-}
-
-// Callers that had to wait for one another ask at the same time again as soon as permits are free, even if each of them
-// comes back at once.
-func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	ctx := context.Background()
-	const callers, times, trip = 8, 8, 50 * time.Millisecond
-	rdb, asking := b.Proxy.Client(), &overlap{}
-	rdb.AddHook(asking)
-	s, operator := b.ClientOn(rdb).NewSemaphore(b.LockName, 2*callers), b.Direct.NewSemaphore(b.LockName, 2*callers)
-	b.Must(operator.SetPermits(ctx, 0))
-	var all sync.WaitGroup
-	for _, owner := range owners(callers) {
-		waitgroup.Go(&all, func() {
-			for range times {
-				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
-					return
-				}
-			}
-		})
-	}
-	testredis.Await(b, "one waits in Redis, and the others for it", locktest.Soon, func() bool {
-		return b.WaitersInQueue(s) == callers-1 && len(b.Places()) == 1
-	})
-	b.Proxy.Latency(trip)
-	asking.reset()
-	b.Must(operator.SetPermits(ctx, 2*callers))
-	all.Wait()
-	assert.GreaterOrEqual(t, asking.mean(), 2.0, "requests that were under way at the same time, while any was")
-	b.Proxy.Latency(0)
-	require.Equal(t, 2*callers, b.Permits(2*callers))
 }
 
 // An error states that no permit is free, and for how long at most.
@@ -328,10 +233,10 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
 	held := b.Client().NewSemaphore(b.LockName, 1)
-	b.Must(held.LockLease(context.Background(), time.Minute))
+	b.Must(held.LockLease(ctx, time.Minute))
 	s := b.Client().NewSemaphore(b.LockName, 1)
 	waits := func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return s.Lock(ctx)
 	}
@@ -340,13 +245,13 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	assert.Regexp(t, `no permit is free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
 	b.Must(
 		b.Rdb.ZAdd(
-			context.Background(),
+			ctx,
 			record.PermitsKey(b.LockName),
 			redis.Z{Score: 922337203685477, Member: "16 bytes of Java"},
 		).Err(),
 	)
-	b.Must(held.Unlock(context.Background()))
-	b.Must(b.Rdb.Set(context.Background(), b.LockName, 0, 0).Err())
+	b.Must(held.Unlock(ctx))
+	b.Must(b.Rdb.Set(ctx, b.LockName, 0, 0).Err())
 	err = waits()
 	assert.ErrorContains(t, err, "no permit is free, and none has a lease that expires")
 	b.Forget()
@@ -357,7 +262,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx, c := context.Background(), b.Client()
+		c := b.Client()
 		s := c.NewSemaphore(b.LockName, 5)
 		b.Must(s.LockLease(ctx, time.Minute))
 		b.Must(s.LockLease(ContextWithOwner(ctx), time.Second))
@@ -434,7 +339,7 @@ func TestSemaphoreStorm(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
 			visit := func() (held heldPermit, trusted bool) {
 				ctx, cancel := context.WithTimeout(
-					ContextWithOwner(context.Background()),
+					ContextWithOwner(ctx),
 					time.Duration(1+rng.IntN(3000))*time.Millisecond,
 				)
 				defer cancel()
@@ -490,14 +395,14 @@ func TestSemaphoreStorm(t *testing.T) {
 	assert.LessOrEqual(t, mostTogether(history), permits, "owners that have a permit together")
 	s := b.Direct.NewSemaphore(b.LockName, permits)
 	testredis.Await(b, "all permits are free", locktest.Soon, func() bool {
-		n, err := s.Available(context.Background())
+		n, err := s.Available(ctx)
 		return err == nil && n == permits
 	})
 	for _, owner := range owners(permits) {
 		mustTry(b.Bench, s, owner, true)
 		defer func() { b.Must(s.Unlock(owner)) }()
 	}
-	mustTry(b.Bench, s, ContextWithOwner(context.Background()), false)
+	mustTry(b.Bench, s, ContextWithOwner(ctx), false)
 	require.Zero(t, b.Permits(permits))
 }
 
@@ -530,7 +435,6 @@ func mostTogether(all []heldPermit) (most int) {
 func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		logged := func(permits int) (s *Semaphore, lines func() int, text func() string) {
 			out := new(locktest.LockedBuffer)
 			c := b.Client(WithLogger(slog.New(slog.NewTextHandler(out, nil))))

@@ -27,7 +27,6 @@ import (
 func TestTokensOnlyGrow(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		var mu sync.Mutex // guards tokens
 		var tokens []int64
 		var wg sync.WaitGroup
@@ -74,7 +73,6 @@ func TestTokensOnlyGrow(t *testing.T) {
 func TestTokenBelongsToTheOwnersHold(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c := b.Client()
 		plain, fenced := c.NewLock(b.LockName), c.NewLock(b.LockName, Fenced())
 		_, err := plain.Token(ctx)
@@ -149,12 +147,12 @@ type fencedCrowd struct {
 // holds the lock, with its number from 1 on.
 func crowd(b *locktest.Bench, l fencedLock, waiters int, hold func(n int, owner context.Context)) *fencedCrowd {
 	b.Helper()
-	c := &fencedCrowd{Bench: b, lock: l, first: ContextWithOwner(context.Background())}
+	c := &fencedCrowd{Bench: b, lock: l, first: ContextWithOwner(ctx)}
 	b.Must(l.Lock(c.first))
 	c.holds(c.first)
 	for n := 1; n <= waiters; n++ {
 		waitgroup.Go(&c.all, func() {
-			owner := ContextWithOwner(context.Background())
+			owner := ContextWithOwner(ctx)
 			if !assert.NoError(b, l.Lock(owner)) {
 				return
 			}
@@ -198,7 +196,7 @@ func (c *fencedCrowd) passes() []int64 {
 // clock is the clock of Redis, in microseconds.
 func clock(b *locktest.Bench) int64 {
 	b.Helper()
-	now, err := b.Rdb.Time(context.Background()).Result()
+	now, err := b.Rdb.Time(ctx).Result()
 	b.Must(err)
 	return now.UnixMicro()
 }
@@ -206,7 +204,7 @@ func clock(b *locktest.Bench) int64 {
 // nextToken has a new owner hold the lock for a moment, and returns its token.
 func nextToken(b *locktest.Bench, l fencedLock) int64 {
 	b.Helper()
-	owner := ContextWithOwner(context.Background())
+	owner := ContextWithOwner(ctx)
 	b.Must(l.Lock(owner))
 	token, err := l.Token(owner)
 	b.Must(err)
@@ -244,7 +242,6 @@ func TestHandoffsTakeTokensFromABlock(t *testing.T) {
 // S6: where Redis loses data between two holds that are handed off, no token comes again and none falls.
 func TestTokensGrowOverALossBetweenHandoffs(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	for what, lose := range map[string]func(b *locktest.Bench){
 		"all":         func(b *locktest.Bench) { assert.NoError(b, b.Rdb.FlushAll(ctx).Err()) },
 		"the counter": func(b *locktest.Bench) { assert.NoError(b, b.Rdb.Del(ctx, record.TokenKey(b.LockName)).Err()) },
@@ -310,65 +307,6 @@ func TestTokensGrowWhileTheClockSteps(t *testing.T) {
 	crowd.passes()
 }
 
-// S3 and S6: the answer with the block is lost, or comes when another try was answered: no token is given twice, none
-// of the blocks that no hold has had comes later, and later draws are above all of them.
-func TestLostBlockGivesNoTokenTwice(t *testing.T) {
-	t.Parallel()
-	for what, fault := range map[string]testredis.Fault{
-		"lost":     testredis.LoseReply,
-		"late":     testredis.DelayReply(1500 * time.Millisecond),
-		"run late": testredis.DelayRequest(1500 * time.Millisecond),
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			server := locktest.OneRedis(t)
-			locktest.OnFaultLocks(t, server, func(b *locktest.FaultBench, k locktest.FaultLock) {
-				if k.Name != "fenced" {
-					b.Skip("it has no tokens, or draws no block")
-				}
-				ours := b.PatientClient(WithHandoffWindow(time.Hour)).NewLock(b.LockName, Fenced())
-				until := time.Now().Add(3 * time.Second)
-				crowd := crowd(b.Bench, ours, 100, func(int, context.Context) {
-					if time.Now().Before(until) {
-						time.Sleep(30 * time.Millisecond) // the late answer comes while tokens of a block are used
-					}
-				})
-				rule := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), fault).Times(1)
-				tokens := crowd.passes()
-				require.Equal(b, 1, rule.Count(), "nothing was lost")
-				theirs := nextToken(b.Bench, b.Direct.NewLock(b.LockName, Fenced()))
-				assert.Greater(b, theirs, tokens[len(tokens)-1], "the token of another process")
-				assert.Greater(b, nextToken(b.Bench, ours), theirs, "the next token of this process")
-			})
-		})
-	}
-}
-
-// S6: Java draws with INCR, for the lock that it holds, and whatever another program adds to the counter meanwhile.
-func TestTokensGrowBesideJava(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		java := func() int64 {
-			n, err := b.Rdb.Incr(context.Background(), record.TokenKey(b.LockName)).Result()
-			assert.NoError(b, err)
-			return n
-		}
-		ours, last := of(b.Client(WithHandoffWindow(time.Hour))), int64(0)
-		for range 3 {
-			crowd := crowd(b, ours, 10, func(n int, _ context.Context) {
-				if n == 5 {
-					last = java()
-				}
-			})
-			assert.Greater(b, crowd.tokens[0], last, "the first token after those of Java")
-			crowd.passes()
-			end := b.Counter()
-			last = java()
-			assert.Greater(b, last, end, "a token of Java after a block")
-		}
-	})
-}
-
 // A forced release by another process is noticed at the end of the window: until then the holds that are handed off
 // keep to their block, whose tokens are below that of the new holder, so that the resource refuses them. Afterwards
 // tokens go on above.
@@ -376,7 +314,7 @@ func TestForcedReleaseLeavesTheLowerTokensToTheOldHolders(t *testing.T) {
 	t.Parallel()
 	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
 		ours, other := of(b.Client(WithHandoffWindow(time.Hour))), of(b.Client())
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		var theirs int64
 		crowd := crowd(b, ours, 10, func(n int, _ context.Context) {
 			if n != 5 {
@@ -404,7 +342,7 @@ func TestTakeoverOfALostRecordIsGrantedAToken(t *testing.T) {
 	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
 		ours, other := of(b.Client(WithHandoffWindow(time.Hour))), of(b.Client())
 		crowd := crowd(b, ours, 3, nil)
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		forced, err := other.ForceUnlock(owner)
 		b.Must(err)
 		assert.True(b, forced)
@@ -420,27 +358,6 @@ func TestTakeoverOfALostRecordIsGrantedAToken(t *testing.T) {
 		crowd.all.Wait()
 		assert.IsIncreasing(b, crowd.tokens, "tokens in the order of the holds")
 		assert.Greater(b, crowd.tokens[1], theirs, "the token after that of the other process")
-	})
-}
-
-// A forced release by this process ends the hold and its block at once: the next hold draws a token again.
-func TestForcedReleaseHereEndsTheBlock(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		ours, end := of(b.Client(WithHandoffWindow(time.Hour))), int64(0)
-		crowd := crowd(b, ours, 10, func(n int, owner context.Context) {
-			if n == 5 {
-				end = b.Counter()
-				forced, err := ours.ForceUnlock(owner)
-				assert.NoError(b, err)
-				assert.True(b, forced)
-			}
-		})
-		crowd.lossy = true
-		time.Sleep(5 * time.Millisecond)
-		tokens := crowd.passes()
-		assert.Less(b, tokens[5], end, "there was a rest of the block")
-		assert.Greater(b, tokens[6], end, "the token of the next hold")
 	})
 }
 
@@ -467,7 +384,7 @@ func TestWritersTokensGrowBesideReaders(t *testing.T) {
 				}
 			})
 			reading := make(chan error, 1)
-			reader := ContextWithOwner(context.Background())
+			reader := ContextWithOwner(ctx)
 			go func() {
 				err := other.Read().Lock(reader) // before or after the writers, or between two
 				if err == nil {
@@ -492,7 +409,6 @@ func TestTermsDrawNoBlocks(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		c, looker := b.Client(WithHandoffWindow(time.Hour)), b.Client().NewElection(b.LockName)
 		e, l := c.NewElection(b.LockName), c.NewLock(b.LockName, Fenced())
 		lead := func() {
@@ -524,10 +440,10 @@ func TestInspectShowsTheTokenOfAHoldHere(t *testing.T) {
 		crowd := crowd(b, l, 10, func(_ int, owner context.Context) {
 			token, err := l.Token(owner)
 			assert.NoError(b, err)
-			here, err := c.Inspect(context.Background(), b.LockName)
+			here, err := c.Inspect(ctx, b.LockName)
 			assert.NoError(b, err)
 			assert.Equal(b, token, here.Token, "the token that this Client shows")
-			there, err := other.Inspect(context.Background(), b.LockName)
+			there, err := other.Inspect(ctx, b.LockName)
 			assert.NoError(b, err)
 			assert.GreaterOrEqual(b, there.Token, token, "the token that another Client shows")
 			assert.Less(b, there.Token, token+int64(tokenBlock), "the token that another Client shows")
@@ -536,33 +452,8 @@ func TestInspectShowsTheTokenOfAHoldHere(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		crowd.passes()
 		assert.Equal(b, int64(10), seen)
-		i, err := c.Inspect(context.Background(), b.LockName)
+		i, err := c.Inspect(ctx, b.LockName)
 		b.Must(err)
 		assert.Equal(b, b.Counter(), i.Token, "of a lock that is free")
-	})
-}
-
-// tokenWatcher notes the tokens of acquired events.
-type tokenWatcher struct {
-	NopObserver
-	mu     sync.Mutex
-	tokens []int64
-}
-
-func (w *tokenWatcher) Acquired(_ context.Context, e AcquiredEvent) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tokens = append(w.tokens, e.Token)
-}
-
-// An event of a hold that was handed off has its token.
-func TestEventOfAHandoffHasItsToken(t *testing.T) {
-	t.Parallel()
-	onFencedLocks(t, func(b *locktest.Bench, of func(c *Client) fencedLock) {
-		w := new(tokenWatcher)
-		tokens := crowd(b, of(b.Client(WithHandoffWindow(time.Hour), WithObserver(w))), 10, nil).passes()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		assert.ElementsMatch(b, tokens, w.tokens)
 	})
 }

@@ -37,7 +37,6 @@ func onLinedLocks(t *testing.T, test func(b *locktest.FaultBench, k locktest.Fau
 // tombstones returns how many fields of the locks of b have a tombstone.
 func tombstones(b *locktest.Bench) (n int) {
 	b.Helper()
-	ctx := context.Background()
 	lines, err := b.Rdb.Keys(ctx, "relock_line:*"+b.LockName+"*:waits").Result()
 	b.Must(err)
 	for _, line := range lines {
@@ -53,7 +52,7 @@ func tombstones(b *locktest.Bench) (n int) {
 // lines returns the keys of the lines of the locks of b.
 func lines(b *locktest.Bench) []string {
 	b.Helper()
-	keys, err := b.Rdb.Keys(context.Background(), "relock_line:*"+b.LockName+"*").Result()
+	keys, err := b.Rdb.Keys(ctx, "relock_line:*"+b.LockName+"*").Result()
 	b.Must(err)
 	return keys
 }
@@ -66,7 +65,7 @@ func patient(b *locktest.FaultBench, opts ...Option) *Client {
 // leaves gives up l as soon as ready is closed: its request is in flight then.
 func leaves(b *locktest.FaultBench, l Locker, ready <-chan struct{}) {
 	b.Helper()
-	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+	ctx, cancel := context.WithCancel(ContextWithOwner(ctx))
 	defer cancel()
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(ctx) }()
@@ -83,7 +82,7 @@ func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
 		testredis.Await(b, "the field has a tombstone", locktest.Soon, func() bool { return tombstones(b.Bench) > 0 })
 		rule.Release()
 		testredis.Await(b, "the line is gone", locktest.Soon, func() bool { return len(lines(b.Bench)) == 0 })
-		got, err := k.One(b.Direct, b.LockName).TryLock(ContextWithOwner(context.Background()), 0, 0)
+		got, err := k.One(b.Direct, b.LockName).TryLock(ContextWithOwner(ctx), 0, 0)
 		b.Must(err)
 		assert.True(b, got, "the request has taken the lock")
 		b.Forget()
@@ -123,14 +122,14 @@ func TestTombstoneOfALostRequestStays(t *testing.T) {
 	testredis.Await(b, "the request has run", locktest.Soon, func() bool { return b.ScriptRuns() > ran })
 	assert.Empty(b, b.Holder(), "the holder")
 	assert.Equal(b, 1, tombstones(b.Bench))
-	b.Must(b.Rdb.Del(context.Background(), b.WaitsKey()).Err())
+	b.Must(b.Rdb.Del(ctx, b.WaitsKey()).Err())
 }
 
 // A hold was released by force, and a request that asked for it may still run, although no answer to it will arrive: it
 // acquires the lock for no owner.
 func TestForcedReleaseOfAHoldWithALostRequestLeavesATombstone(t *testing.T) {
 	b := locktest.NewFaultBench(t)
-	ctx := ContextWithOwner(context.Background())
+	ctx := ContextWithOwner(ctx)
 	rule := b.Proxy.On(locktest.Calls(record.Script("lock_acquire")), testredis.HoldRequest)
 	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
 	l := c.NewLock(b.LockName)
@@ -205,7 +204,6 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 // commands returns how many commands Redis runs while do runs, including those in scripts.
 func commands(b *locktest.Bench, do func()) int {
 	b.Helper()
-	ctx := context.Background()
 	b.Must(b.Rdb.ConfigResetStat(ctx).Err())
 	do()
 	stats, err := b.Rdb.Info(ctx, "commandstats").Result()

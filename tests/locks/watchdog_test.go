@@ -1,7 +1,6 @@
 package locks
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -27,7 +26,6 @@ func TestHookPanicBehindARenewal(t *testing.T) {
 		return send()
 	}))
 	l := b.ClientOn(rdb, WithWatchdogTimeout(time.Second)).NewLock(b.LockName)
-	ctx := context.Background()
 	b.Must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	b.Must(err)
@@ -42,7 +40,6 @@ func TestRenewalsArePipelined(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
-		ctx := context.Background()
 		rdb := testredis.Client(t, addr)
 		pipes := &locktest.PipeCounter{}
 		rdb.AddHook(pipes)

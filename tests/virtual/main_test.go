@@ -2,10 +2,14 @@
 package virtual
 
 import (
+	"context"
 	"testing"
 
 	"github.com/relock-go/relock/internal/locktest"
 )
+
+// ctx is the context of calls that nothing cancels.
+var ctx = context.Background()
 
 func TestMain(m *testing.M) {
 	locktest.InRepository()

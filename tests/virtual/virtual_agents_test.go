@@ -32,7 +32,7 @@ func (p diesThen) Done() <-chan struct{} {
 // RedLock is lost at once, long before its own next renewal: its nodes are not renewed any more.
 func TestRedLockIsLostWhenClientsWithAFaultyGuardAreClosed(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		clients, l, guarded := guardedRedLock(ctx, v)
 		faulty := diesThen{ctx, new(atomic.Bool)}
 		parent, cancel := context.WithCancel(ctx)

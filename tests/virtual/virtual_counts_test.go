@@ -38,7 +38,7 @@ func onVirtualLocks(t *testing.T, test func(v *locktest.Virtual, k locktest.Faul
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 				rdb, _ := v.Redis(0)
 				for _, script := range locktest.AllScripts() {
-					require.NoError(v, rdb.ScriptLoad(context.Background(), script.Source()).Err())
+					require.NoError(v, rdb.ScriptLoad(ctx, script.Source()).Err())
 				}
 				test(v, k)
 			})
@@ -100,7 +100,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 		if k.Shared {
 			return // they share the lock
 		}
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		direct, _ := named(v, nil)
 		held := k.One(direct, "l")
@@ -177,7 +177,7 @@ func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
 		link.Set(func(c *bubble.Conditions) { c.Latency = 10 * time.Millisecond })
 		left := 0
 		for range 30 {
-			ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
+			ctx, cancel := context.WithCancel(ContextWithOwner(ctx))
 			got := make(chan error, 1)
 			go func() { got <- l.Lock(ctx) }()
 			time.Sleep(15 * time.Millisecond) // the request has run, and its answer is on its way
@@ -213,7 +213,7 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 			o.ReadTimeout, o.ContextTimeoutEnabled = timeout, true
 			rdb := redis.NewClient(&o)
 			v.Cleanup(func() { assert.NoError(v, rdb.Close()) })
-			ctx, l := context.Background(), v.ClientOn(rdb).NewLock("l")
+			l := v.ClientOn(rdb).NewLock("l")
 			require.NoError(v, l.Lock(ctx)) // there is a connection, and the scripts are loaded
 			require.NoError(v, l.Unlock(ctx))
 			link.Set(func(c *bubble.Conditions) { c.Latency = 150 * time.Millisecond })
@@ -231,7 +231,7 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 func TestShortHoldsCostNoSubscription(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		rdb, _ := v.Redis(0)
-		ctx, l := context.Background(), v.ClientOn(rdb).NewLock("l")
+		l := v.ClientOn(rdb).NewLock("l")
 		require.NoError(v, l.Lock(ctx)) // the scripts are loaded from here on
 		require.NoError(v, l.Unlock(ctx))
 		var sent atomic.Int64
@@ -267,7 +267,7 @@ func TestForgottenClientHasNoGoroutines(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		one, _ := v.Client(0)
 		other, _ := v.Client(0)
-		ctx, l := ContextWithOwner(context.Background()), one.NewLock("l")
+		ctx, l := ContextWithOwner(ctx), one.NewLock("l")
 		pprof.Do(ctx, pprof.Labels("caller", "first"), func(ctx context.Context) {
 			assert.NoError(v, l.Lock(ctx))
 			ok, err := other.NewLock("l").TryLock(ctx, time.Second, 0)

@@ -27,7 +27,7 @@ func quick(v *locktest.Virtual, change func(*redis.Options)) (*redis.Client, *Cl
 	change(&o)
 	all := redis.NewClient(&o)
 	v.Cleanup(func() { assert.NoError(v, all.Close()) })
-	c, ctx := v.ClientOn(all), ContextWithOwner(context.Background())
+	c, ctx := v.ClientOn(all), ContextWithOwner(ctx)
 	for range 30 {
 		require.NoError(v, c.NewLock("quick").Lock(ctx))
 		require.NoError(v, c.NewLock("quick").Unlock(ctx))
@@ -70,7 +70,7 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 							return to.Load().Dial(ctx, network, addr)
 						}
 					})
-					ctx, held := ContextWithOwner(context.Background()), c.NewLock("held")
+					ctx, held := ContextWithOwner(ctx), c.NewLock("held")
 					require.NoError(v, held.Lock(ctx))
 					var warm sync.WaitGroup
 					for range size {
@@ -112,7 +112,7 @@ func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
 				return one, nil
 			}
 		})
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		time.Sleep(2 * time.Second)
 		mute.Store(true)
 		link.Cut()

@@ -54,7 +54,7 @@ func TestLockIsReleasedIfTheObserverEndsTheGoroutine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 				o := new(exiting)
-				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Hour)
+				ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), time.Hour)
 				defer cancel()
 				c, _ := v.Client(0, WithObserver(o))
 				held := c.NewLock("m")
@@ -85,7 +85,7 @@ func TestLockIsReleasedIfTheObserverEndsTheGoroutine(t *testing.T) {
 // is left after Unlock.
 func TestRedLockReleasesANodeThatEndsTheGoroutine(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		o := new(exiting)
 		clients, _, locks := nodes(v, WithObserver(o))
 		o.left.Store(1)
@@ -113,7 +113,7 @@ func (w watching) Guard(ctx context.Context) (_ context.Context, err error) {
 func TestRedLockWithAFaultyGuard(t *testing.T) {
 	for at, calls := int64(1), int64(1); at <= calls+1; at++ {
 		locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			clients, _, locks := nodes(v)
 			f := faulty{calls: new(atomic.Int64), at: at, end: runtime.Goexit}
 			locks[1] = watching{locks[1], f}

@@ -19,7 +19,7 @@ import (
 // ForceUnlock of a RedLock that this process holds, on servers that answer well within the node timeout.
 func TestForceUnlockOfOwnRedLock(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		clients, links, locks := nodes(v)
 		l := clients[0].NewRedLock(locks...)
 		require.NoError(v, l.Lock(ctx))

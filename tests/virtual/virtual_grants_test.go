@@ -48,7 +48,7 @@ func onGrants(t *testing.T, lease time.Duration, test func(g *granting)) {
 				holder, _ := v.Client(0, WithHandoffWindow(time.Hour))
 				waiter, link := v.Client(0, WithPollInterval(time.Hour))
 				g := &granting{v, k.newLock(waiter), k.newLock(holder), link, k.key, make(chan error, 1),
-					ContextWithOwner(context.Background())}
+					ContextWithOwner(ctx)}
 				g.wait(time.Minute)
 				require.NoError(v, g.held.Unlock(g.owner)) // the first release of a hand-off window may leave the lock to all
 				require.NoError(v, <-g.got)
@@ -119,7 +119,7 @@ func TestMaxHoldOfAGrantIsWhole(t *testing.T) {
 		const most = 5 * time.Second
 		a, _ := v.Client(0, WithHandoffWindow(time.Hour))
 		c, _ := v.Client(0)
-		held, waiting, owner := a.NewLock("l"), c.NewLock("l", MaxHold(most)), ContextWithOwner(context.Background())
+		held, waiting, owner := a.NewLock("l"), c.NewLock("l", MaxHold(most)), ContextWithOwner(ctx)
 		require.NoError(v, held.Lock(owner))
 		got := make(chan error)
 		go func() { got <- waiting.Lock(owner) }()

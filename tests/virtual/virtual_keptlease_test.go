@@ -3,7 +3,6 @@
 package virtual
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 func TestMultiLockThatFailsDoesNotTellOfALoss(t *testing.T) {
 	for _, wait := range []time.Duration{0, time.Second} {
 		locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-			owner := ContextWithOwner(context.Background())
+			owner := ContextWithOwner(ctx)
 			c, near := v.Client(0)
 			d, far := v.Client(1, WithWatchdogTimeout(2*time.Minute))
 			x, y := d.NewLock("x"), c.NewLock("y")

@@ -52,7 +52,7 @@ func onLateness(t *testing.T, test func(l *lateness)) {
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				v.Cleanup(func() { assert.NoError(v, rdb.Close()) })
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				l := &lateness{v, link, k.newLock(a), k.newLock(b), make(chan error, 1), ctx, nil, k.newLock(v.ClientOn(rdb))}
 				require.NoError(v, l.holder.Lock(ctx))
 				waits, giveUp := context.WithCancel(ctx)

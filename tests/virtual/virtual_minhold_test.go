@@ -30,7 +30,6 @@ func (slowStop) AfterFunc(func()) (stop func() bool) {
 // yet.
 func TestLateAnswerBeforeTheReleaseLeavesMinHold(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		c, link := v.Client(0)
 		d, _ := v.Client(0)
 		start, l, other := time.Now(), c.NewLock("l", MinHold(10*time.Second)), d.NewLock("l")

@@ -19,7 +19,6 @@ func TestMultiLockOfAClientThatShutsDownIsNotCanceled(t *testing.T) {
 	for name, which := range map[string]int{"home": 0, "busy": 1, "other": 2} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				other, _ := v.Client(1)
 				var c [3]*Client
 				for i := range 3 {

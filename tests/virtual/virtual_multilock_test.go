@@ -37,7 +37,6 @@ func TestMultiLockGivesBackWhatItHasNotUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				r := &locktest.Recorder{}
 				other, _ := v.Client(0)
 				c, _ := v.Client(0, WithObserver(r))
@@ -91,7 +90,6 @@ func TestMultiLockLeaseStartsWhenAllAreHeld(t *testing.T) {
 	const length = 10 * time.Second
 	for _, waits := range []time.Duration{time.Second, 4 * time.Second, time.Minute} {
 		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-			ctx := context.Background()
 			other, _ := v.Client(0)
 			c, _ := v.Client(0)
 			busy, first, last := other.NewLock("y"), c.NewLock("x"), c.NewLock("y")
@@ -126,7 +124,7 @@ func TestMultiLockLeaseStartsWhenAllAreHeld(t *testing.T) {
 // The answer of one server is late, so that its lock is asked for again. Half of the lease is left of the other one, too.
 func TestMultiLockLateAnswerLeavesHalfOfEachLease(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		c, _ := v.Client(0)
 		far, link := v.Client(1)
 		link.Set(func(c *bubble.Conditions) { c.Latency = 280 * time.Millisecond })
@@ -145,7 +143,6 @@ func TestMultiLockLateAnswerLeavesHalfOfEachLease(t *testing.T) {
 // wins, also if each of them reaches another server sooner.
 func TestMultiLocksThatDoNotWait(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		var locks []*MultiLock
 		for process := range 2 {
 			var parts []Locker
@@ -212,7 +209,7 @@ func TestMultiLockLeavesNothingIfTheUserEndsTheCall(t *testing.T) {
 				for answered := range 2 { // attempts before
 					t.Run(how+" "+name+" "+kind, func(t *testing.T) {
 						locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-							ctx := ContextWithOwner(context.Background())
+							ctx := ContextWithOwner(ctx)
 							c, _ := v.Client(0)
 							asked := 0
 							ends := func() error {
@@ -254,7 +251,6 @@ func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
 	for name, length := range map[string]time.Duration{"renewed": 0, "explicit": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				r := &locktest.Recorder{}
 				other, _ := v.Client(0)
 				c, _ := v.Client(0, WithObserver(r))
@@ -296,7 +292,6 @@ func TestMultiLockGivesBackOnlyWhatItHasAcquired(t *testing.T) {
 func TestMultiLockDoesNotOverstayASilentServer(t *testing.T) {
 	for _, length := range []time.Duration{0, 3 * time.Second, 30 * time.Second} {
 		locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-			ctx := context.Background()
 			other, _ := v.Client(1)
 			c, link := v.Client(0)
 			d, _ := v.Client(1)
@@ -352,7 +347,7 @@ func TestMultiLocksDoNotWaitForEachOther(t *testing.T) {
 				done := make(chan error)
 				for _, l := range []*MultiLock{one[0].NewMultiLock(a...), two[0].NewMultiLock(b...)} {
 					go func() {
-						owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Hour)
+						owner, cancel := context.WithTimeout(ContextWithOwner(ctx), time.Hour)
 						defer cancel()
 						var err error
 						for end := time.Now().Add(3 * time.Second); err == nil && time.Now().Before(end); {
@@ -398,7 +393,6 @@ func (o endsOnGaveUp) GaveUp(_ context.Context, e GaveUpEvent) {
 // The Observer ends the goroutine when it hears that a lock is given back for which the call has waited: nothing is left.
 func TestMultiLockGivesBackIfTheObserverEndsTheGoroutine(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		other, _ := v.Client(0)
 		c, _ := v.Client(0, WithObserver(endsOnGaveUp{name: "y"}))
 		y, z := other.NewLock("y"), other.NewLock("z")
@@ -427,7 +421,6 @@ func TestMultiLockGivesBackIfTheObserverEndsTheGoroutine(t *testing.T) {
 // attempt on the busy one.
 func TestMultiLockDoesNotOverstayTwice(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		other, _ := v.Client(0)
 		c, near := v.Client(0)
 		d, far := v.Client(1)
@@ -459,7 +452,6 @@ func TestMultiLockDoesNotOverstayTwice(t *testing.T) {
 // and the log says so.
 func TestMultiLockLogsThePanicOfAnUnlock(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		other, _ := v.Client(0)
 		var log strings.Builder
 		c, _ := v.Client(0, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -511,7 +503,7 @@ func TestMultiLockWithAFaultyContext(t *testing.T) {
 		for at, calls := int64(1), int64(1); at <= calls+1; at++ {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 				c, _ := v.Client(0)
-				bg := context.Background()
+				bg := ctx
 				parent, cancel := context.WithCancel(ContextWithOwner(bg))
 				defer cancel()
 				ctx := faulty{parent, new(atomic.Int64), at, end}
@@ -565,7 +557,7 @@ func TestMultiLockWhoseContextPanicsWhenThePatienceIsOver(t *testing.T) {
 			one[i], _ = v.Client(i)
 			two[i], _ = v.Client(i)
 		}
-		bg := context.Background()
+		bg := ctx
 		busy := redLock(two, "q", "q", "q")
 		require.NoError(v, busy.Lock(bg))
 		parent, cancel := context.WithCancel(ContextWithOwner(bg))
@@ -588,7 +580,7 @@ func TestMultiLockWhoseContextPanicsWhenThePatienceIsOver(t *testing.T) {
 // What single nodes of a RedLock have answered ends the call of a MultiLock no sooner than that of the RedLock.
 func TestMultiLockWithARedLockThatHasAClosedNode(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Minute)
+		ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), time.Minute)
 		defer cancel()
 		clients, links, locks := nodes(v)
 		home, _ := v.Client(2)
@@ -612,7 +604,6 @@ func TestMultiLockWithARedLockThatHasAClosedNode(t *testing.T) {
 func TestMultiLockTellsOfNoLockThatWasGivenBack(t *testing.T) {
 	for at := time.Duration(0); at < 60*time.Millisecond; at += 5 * time.Millisecond {
 		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-			ctx := context.Background()
 			r := &locktest.Recorder{}
 			other, _ := v.Client(0)
 			c, link := v.Client(0, WithObserver(r))
@@ -661,7 +652,6 @@ func TestMultiLockTellsOfNoLockThatWasGivenBack(t *testing.T) {
 // owner does not hold x.
 func TestMultiLockHoldsNothingAfterASlowGiveBack(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		other, _ := v.Client(0)
 		near, _ := v.Client(0)
 		far, link := v.Client(1)
@@ -699,7 +689,6 @@ func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				mine, _ := v.Client(0)
 				var stop atomic.Bool
 				var all sync.WaitGroup
@@ -734,7 +723,7 @@ func TestMultiLockWithMaxHoldIsNotStarved(t *testing.T) {
 func TestMultiLockOnASlowServer(t *testing.T) {
 	for _, wait := range []time.Duration{0, 10 * time.Second} {
 		locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-			owner, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Minute)
+			owner, cancel := context.WithTimeout(ContextWithOwner(ctx), time.Minute)
 			defer cancel()
 			c, link := v.Client(0)
 			l := c.NewMultiLock(c.NewLock("x"), c.NewLock("y"))
@@ -744,7 +733,7 @@ func TestMultiLockOnASlowServer(t *testing.T) {
 			ok, err := l.TryLock(owner, wait, 100*time.Millisecond)
 			assert.NoError(v, err, wait)
 			assert.True(v, ok, wait)
-			_, _ = l.ForceUnlock(context.Background())
+			_, _ = l.ForceUnlock(ctx)
 		})
 	}
 }
@@ -756,7 +745,7 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Hour} {
 		for _, wait := range []time.Duration{0, 500 * time.Millisecond} {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx, owner := context.Background(), ContextWithOwner(context.Background())
+				owner := ContextWithOwner(ctx)
 				other, _ := v.Client(0)
 				c, _ := v.Client(0)
 				busy, x := other.NewLock("y"), c.NewLock("x")
@@ -789,7 +778,7 @@ func TestMultiLockThatFailsLeavesAnExplicitLease(t *testing.T) {
 // The owner has x with an explicit lease, and MaxHold. A MultiLock that acquires x renews it until MaxHold is over.
 func TestMultiLockRenewsALeaseUntilMaxHold(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		owner := ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		c, _ := v.Client(0)
 		x := c.NewLock("x", MaxHold(2*time.Second))
 		require.NoError(v, x.LockLease(owner, time.Second))
@@ -807,7 +796,7 @@ func TestMultiLockRenewsALeaseUntilMaxHold(t *testing.T) {
 // more when two of its servers were silent at first.
 func TestMultiLockThatFailsLeavesTheLeaseOfARedLock(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		clients, links, locks := nodes(v)
 		busy, red := clients[0].NewLock("z"), clients[0].NewRedLock(locks...)
 		require.NoError(v, busy.Lock(ctx))
@@ -834,7 +823,7 @@ func TestMultiLockThatFailsLeavesTheLeaseOfARedLock(t *testing.T) {
 // acquired with an x that is about to expire.
 func TestMultiLockDoesNotRelyOnALeaseThatIsNearlyOver(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx, owner := context.Background(), ContextWithOwner(context.Background())
+		owner := ContextWithOwner(ctx)
 		c, _ := v.Client(0)
 		d, far := v.Client(1)
 		busy, x := c.NewLock("y"), d.NewLock("x")
@@ -857,7 +846,6 @@ func TestMultiLockDoesNotRelyOnALeaseThatIsNearlyOver(t *testing.T) {
 // the longer lease.
 func TestMultiLockIsExtendedTwiceAtOnce(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		c, _ := v.Client(0)
 		d, far := v.Client(1)
 		h, _, err := c.NewMultiLock(c.NewLock("x"), d.NewLock("y")).TryAcquire(ctx, 0, 5*time.Second)

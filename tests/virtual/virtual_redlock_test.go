@@ -52,7 +52,7 @@ func TestRedLockLeavesTheHoldOfItsOwnerAtANode(t *testing.T) {
 	for name, several := range map[string]bool{"one lock": false, "several that are acquired together": true} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				l, locks := v.RedLock()
 				first := locks[0]
 				next := first
@@ -142,7 +142,7 @@ func TestRedLockOwnerDoesNotWaitForItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx, other := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+				ctx, other := ContextWithOwner(ctx), ContextWithOwner(ctx)
 				clients, _, locks := nodes(v)
 				l := clients[0].NewRedLock(locks...)
 				held, asks := c.held(l, locks, clients), c.asks(l, locks, clients)
@@ -191,7 +191,6 @@ func TestRedLockOwnerDoesNotWaitForItself(t *testing.T) {
 // another node has answered.
 func TestRedLockThatIsWonInTimeIsHeldAtTheEndOfTheWait(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		_, links, locks := nodes(v, WithRedLockNodeTimeout(time.Second))
 		c, _ := v.Client(0)
 		l := c.NewRedLock(locks...)
@@ -220,7 +219,7 @@ func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), 10*time.Second)
+				ctx, cancel := context.WithTimeout(ContextWithOwner(ctx), 10*time.Second)
 				defer cancel()
 				_, links, locks := nodes(v)
 				client, _ := v.Client(0)
@@ -250,7 +249,7 @@ func TestRedLockWithAShortLeaseIsAcquiredFromSlowServers(t *testing.T) {
 // one never is, because its node does not answer any more. The waiter asks again soon, and not at the poll interval.
 func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		holder, _ := v.RedLock()
 		_, links, locks := nodes(v, WithRedLockNodeTimeout(time.Second))
 		c, _ := v.Client(0, WithPollInterval(time.Hour))
@@ -279,7 +278,7 @@ func TestRedLockAsksAgainWhenItsFirstSubscriptionIsNotAnswered(t *testing.T) {
 // the poll interval.
 func TestRedLockAsksAgainOnceItIsSubscribed(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		_, _, held := nodes(v)
 		_, links, locks := nodes(v)
 		c, _ := v.Client(0, WithPollInterval(time.Hour))
@@ -324,7 +323,7 @@ func TestRedLockIsHeldWhileTheClientsOfItsNodesShutDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				clients, links, _ := nodes(v)
 				l := c.newLock(clients)
 				other, _ := v.RedLock()
@@ -362,7 +361,7 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	}{
 		"close": {end: (*Client).Close},
 		"shutdown": {end: func(c *Client) error {
-			ctx, cancel := context.WithTimeout(context.Background(), waits)
+			ctx, cancel := context.WithTimeout(ctx, waits)
 			defer cancel()
 			return c.Shutdown(ctx)
 		}, at: waits},
@@ -370,7 +369,7 @@ func TestRedLockIsLostWhenTheClientsOfItsNodesAreClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				var locks []Locker
 				var clients []*Client
 				for i := range 3 {
@@ -418,7 +417,7 @@ func guardedRedLock(ctx context.Context, v *locktest.Virtual) (clients []*Client
 // for other holds, and so do the guards of the nodes. The RedLock is lost all the same, long before its own next renewal.
 func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		clients, l, guarded := guardedRedLock(ctx, v)
 		var others []*Hold
 		ended := make(chan error)
@@ -449,7 +448,6 @@ func TestRedLockIsLostWithNodesWhoseClientsShutDown(t *testing.T) {
 func TestRedLockLateGrantsAreReleased(t *testing.T) {
 	locktest.InVirtualTime(t, 5, func(v *locktest.Virtual) {
 		const nodeTimeout, latency = 300 * time.Millisecond, 900 * time.Millisecond
-		ctx := context.Background()
 		var locks []Locker
 		var links []*bubble.Link
 		for i, name := range []string{"l", "l", "l", "l", "a longer name"} {
@@ -484,7 +482,7 @@ func TestRedLockRenewalAcquiresTheNodeForWhichItsOwnerWaits(t *testing.T) {
 	for early := time.Duration(0); early < 100*time.Millisecond; early += 10 * time.Millisecond {
 		t.Run(fmt.Sprint(early), func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				clients, links, _ := nodes(v)
 				var locks []Locker
 				for _, c := range clients {
@@ -525,7 +523,7 @@ func TestRedLockRenewalAcquiresTheNodeForWhichItsOwnerWaits(t *testing.T) {
 // about to release that node, so the owner does not wait for itself.
 func TestRedLockThatIsLostDoesNotBlockItsOwner(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		_, _, locks := nodes(v)
 		home, _ := v.Client(1)
 		l := home.NewRedLock(locks...)
@@ -555,7 +553,7 @@ func TestRedLockThatIsLostDoesNotBlockItsOwner(t *testing.T) {
 // A RedLock of RedLocks whose nodes its owner holds by itself.
 func TestRedLockWhoseOwnerHoldsTheNodesOfItsNodes(t *testing.T) {
 	locktest.InVirtualTime(t, 9, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		var all, reds []Locker
 		var home *Client
 		for i := range 9 {
@@ -591,7 +589,7 @@ func (panicking) Guard(context.Context) (context.Context, error) { panic("mine")
 // The Guard of one node panics after the node has granted the lock: the grant is released with the RedLock.
 func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		_, _, locks := nodes(v)
 		locks[2] = panicking{locks[2]}
 		home, _ := v.Client(1)
@@ -614,7 +612,7 @@ func TestRedLockWithAReplacedRecordAndSilentNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 5, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				var links []*bubble.Link
 				var locks, others []Locker
 				var home *Client
@@ -652,12 +650,12 @@ func TestRedLockWithAReplacedRecordAndSilentNodes(t *testing.T) {
 // A lease that is too short is refused at once, also while another goroutine holds the RedLock.
 func TestRedLockRefusesAShortLeaseAtOnce(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		other := ContextWithOwner(context.Background())
+		other := ContextWithOwner(ctx)
 		l, _ := v.RedLock()
 		require.NoError(v, l.Lock(other))
 		start := time.Now()
 		for _, wait := range []time.Duration{0, time.Second} {
-			_, err := l.TryLock(context.Background(), wait, 2*time.Millisecond)
+			_, err := l.TryLock(ctx, wait, 2*time.Millisecond)
 			assert.ErrorIs(v, err, ErrInvalid)
 		}
 		assert.Less(v, time.Since(start), time.Second)
@@ -683,7 +681,7 @@ func TestRedLockLossIsSeenAtOnce(t *testing.T) {
 		o := new(losing)
 		_, _, locks := nodes(v, WithObserver(o))
 		home, _ := v.Client(0)
-		l, ctx := home.NewRedLock(locks...), ContextWithOwner(context.Background())
+		l, ctx := home.NewRedLock(locks...), ContextWithOwner(ctx)
 		for i := range 50 {
 			require.NoError(v, l.Lock(ctx))
 			for _, n := range locks[:2] {
@@ -710,7 +708,7 @@ func TestRedLockLossIsSeenAtOnce(t *testing.T) {
 // The hold has its explicit lease still, and can be extended.
 func TestRedLockIsExtendedAfterAReentryThatFailed(t *testing.T) {
 	locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		clients, _, locks := nodes(v)
 		l := clients[0].NewRedLock(locks...)
 		h, _, err := l.TryAcquire(ctx, 0, time.Minute)
@@ -730,7 +728,7 @@ func TestRedLockIsExtendedAfterAReentryThatFailed(t *testing.T) {
 func TestRedLockOfMultiLocksIsReenteredInOneTrip(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Minute} {
 		locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			clients, links, locks := nodes(v)
 			for i, c := range clients {
 				locks[i] = c.NewMultiLock(locks[i], c.NewLock("m"))

@@ -37,7 +37,7 @@ func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
 				const wait, latency = 100 * time.Millisecond, 95 * time.Millisecond
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				holders, _, _ := nodes(v)
 				clients, links, _ := nodes(v)
 				held, l := newLock(holders), newLock(clients)
@@ -55,64 +55,6 @@ func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
 				require.NoError(v, held.Unlock(ctx))
 			})
 		})
-	}
-}
-
-// If Redis does not answer, no caller is told that another owner has the lock: also not a caller that waits in the local
-// queue behind another one, which waits for Redis.
-func TestCallersBehindOneWithoutAnAnswerAreNotToldThatTheLockIsBusy(t *testing.T) {
-	redLock := func(c []*Client) Locker {
-		return c[0].NewRedLock(c[0].NewLock("l"), c[1].NewLock("l"), c[2].NewLock("l"))
-	}
-	for name, c := range map[string]struct {
-		newLock     func(c []*Client) Locker
-		nodeTimeout time.Duration
-	}{
-		"lock":                   {newLock: func(c []*Client) Locker { return c[0].NewLock("l") }},
-		"fair":                   {newLock: func(c []*Client) Locker { return c[0].NewFairLock("l") }},
-		"read":                   {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Read() }},
-		"write":                  {newLock: func(c []*Client) Locker { return c[0].NewRWLock("l").Write() }},
-		"semaphore":              {newLock: func(c []*Client) Locker { return c[0].NewSemaphore("l", 1) }},
-		"MultiLock":              {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[0].NewLock("m")) }},
-		"MultiLock of servers":   {newLock: func(c []*Client) Locker { return c[0].NewMultiLock(c[0].NewLock("l"), c[1].NewLock("l")) }},
-		"red":                    {newLock: redLock},
-		"red with patient nodes": {redLock, time.Minute},
-	} {
-		for how, outage := range map[string]func(f func(), links ...*bubble.Link){"refused": locktest.Refusing, "silent": locktest.Silent} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-					clients, links, _ := nodes(v, WithRedLockNodeTimeout(max(c.nodeTimeout, 200*time.Millisecond)))
-					l := c.newLock(clients)
-					ctx := context.Background()
-					for _, wait := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 3 * time.Second} {
-						require.NoError(v, l.Lock(ctx))
-						if name != "read" {
-							ok, err := l.TryLock(ContextWithOwner(ctx), wait, 0)
-							assert.NoError(v, err)
-							assert.False(v, ok)
-						}
-						require.NoError(v, l.Unlock(ctx))
-						outage(func() {
-							errs := make(chan error)
-							for range 3 {
-								go func() {
-									_, err := l.TryLock(ctx, wait, 0)
-									errs <- err
-								}()
-							}
-							for range 3 {
-								err := <-errs
-								assert.Error(v, err, "a wait of %v", wait)
-								if _, red := l.(*RedLock); red {
-									assert.ErrorAs(v, err, new(*QuorumError))
-								}
-							}
-						}, links...)
-						time.Sleep(time.Minute)
-					}
-				})
-			})
-		}
 	}
 }
 
@@ -148,7 +90,7 @@ func TestMultiLocksOverSentinelsDoNotWaitForEachOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
 				const sections = 30
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
 				inside := 0
 				start, ends := time.Now(), make(chan struct{})
@@ -185,7 +127,7 @@ func TestMultiLocksOverSentinelsDoNotWaitForEachOther(t *testing.T) {
 // in turn, and acquires both in the end.
 func TestMultiLockOverSentinelsDoesNotStarve(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(ctx)
 		var others sync.WaitGroup
 		const held = 10 * time.Second
 		for server := range 2 {
@@ -218,7 +160,7 @@ func TestMultiLockOverSentinelsDoesNotStarve(t *testing.T) {
 func TestMultiLockOverSentinelsHoldsNothingWhileItWaits(t *testing.T) {
 	for busy := range 2 {
 		locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-			ctx := ContextWithOwner(context.Background())
+			ctx := ContextWithOwner(ctx)
 			blocker := sentinel(v, busy).NewLock("x")
 			require.NoError(v, blocker.Lock(ctx))
 			acquired := make(chan error)
@@ -244,7 +186,7 @@ func TestMultiLockOverSentinelsHoldsNothingWhileItWaits(t *testing.T) {
 // MultiLock that waits without a limit goes on then: it does not return as if it held the locks.
 func TestMultiLockOverSentinelsGoesOnIfALockerGivesUpEarly(t *testing.T) {
 	locktest.InVirtualTime(t, 2, func(v *locktest.Virtual) {
-		ctx := ContextWithOwner(context.Background())
+		ctx := ContextWithOwner(ctx)
 		blocker := sentinel(v, 1).NewLock("y")
 		require.NoError(v, blocker.Lock(ctx))
 		early := locktest.StubLocker{Locker: sentinel(v, 1).NewLock("y")}
@@ -279,7 +221,6 @@ func TestMultiLockLogsThatALockMayHaveBeenPassedTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := context.Background()
 				var log locktest.LockedBuffer
 				logged := sentinel(v, 0, WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithWaitWarning(0))
 				locks := []Locker{makes[0](logged), makes[1](sentinel(v, 0))}
@@ -316,7 +257,6 @@ func TestMultiLockLogsThatALockMayHaveBeenPassedTwice(t *testing.T) {
 // without a request, is told of the release all the same.
 func TestWaiterIsToldOfAReleaseHoweverLongItsPollInterval(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		first, _ := v.Client(0)
 		second, _ := v.Client(0, WithPollInterval(time.Hour))
 		holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
@@ -336,7 +276,6 @@ func TestWaiterIsToldOfAReleaseHoweverLongItsPollInterval(t *testing.T) {
 // log.
 func TestLabelIsNotTriedAgainWithoutPermission(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-		ctx := context.Background()
 		var tries atomic.Int64
 		rdb, link := v.Redis(0)
 		link.Deny(func(cmd string, args []string) bool {
@@ -364,10 +303,10 @@ func TestTryLockTakesNoLongerThanItsWaitAndAnAnswer(t *testing.T) {
 				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 					c, link := v.Client(0)
 					other, _ := v.Client(0)
-					require.NoError(v, other.NewLock("x").LockLease(context.Background(), lease))
+					require.NoError(v, other.NewLock("x").LockLease(ctx, lease))
 					time.AfterFunc(hang, func() { link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} }) })
 					start := time.Now()
-					ok, _ := c.NewLock("x").TryLock(context.Background(), wait, 0)
+					ok, _ := c.NewLock("x").TryLock(ctx, wait, 0)
 					assert.False(v, ok && time.Since(start) > wait)
 					assert.LessOrEqual(v, time.Since(start), wait+send.MinWait)
 					link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} })
@@ -385,12 +324,12 @@ func TestSlowMultiLockNamesTheLockThatItWaitsForNow(t *testing.T) {
 		var log locktest.LockedBuffer
 		c, _ := v.Client(0, WithWaitWarning(time.Second), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		other, _ := v.Client(0)
-		theirs, mine := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
+		theirs, mine := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		first, second := other.NewLock("first"), c.NewLock("second")
 		require.NoError(v, first.Lock(theirs))
 		both := c.NewMultiLock(c.NewLock("first"), c.NewLock("second"))
 		got := make(chan error)
-		waiter := ContextWithOwner(context.Background())
+		waiter := ContextWithOwner(ctx)
 		go func() { got <- both.Lock(waiter) }()
 		time.Sleep(10 * time.Second)
 		require.NoError(v, second.Lock(mine))
@@ -425,7 +364,7 @@ func TestLockThatIsKeptForAMinuteIsLoggedByDefault(t *testing.T) {
 					if !here {
 						holder, _ = v.Client(0)
 					}
-					owner := ContextWithOwner(context.Background())
+					owner := ContextWithOwner(ctx)
 					require.NoError(v, holder.NewLock("forgotten").Lock(owner))
 					got := make(chan error)
 					waiter := ContextWithOwner(owner)
@@ -464,7 +403,7 @@ func TestWaiterIsAdmittedAgainWithinOneWatchdogTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
-				ctx := ContextWithOwner(context.Background())
+				ctx := ContextWithOwner(ctx)
 				direct, _ := v.Client(0)
 				held := newLock(direct)
 				if name == "read" {
