@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -251,10 +252,7 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 		return nil
 	})
 	if err != nil {
-		replies, errs = make([]Reply, len(calls)), make([]error, len(calls))
-		for i := range errs {
-			errs[i] = err
-		}
+		replies, errs = make([]Reply, len(calls)), slices.Repeat([]error{err}, len(calls))
 	}
 	err = cmp.Or(errs...)
 	s.recordHealth(err)
