@@ -78,17 +78,6 @@ type batch struct {
 	ended bool
 }
 
-// A batchState is where a call is.
-type batchState int
-
-const (
-	queued    batchState = iota
-	withdrawn            // never sent
-	underWay             // sent, or being sent
-	answered             // the caller takes the outcome
-	abandoned            // the OrphanHandler gets the outcome
-)
-
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
 	outcome
@@ -111,11 +100,11 @@ func (r *retry) sendInBatch(w *Wait) (o outcome, why error, sent bool) {
 		return outcome{}, nil, false
 	}
 	why = b.wait(w.WithMinWait(r.sent), c)
-	switch b.leave(c) {
-	case withdrawn:
-		return outcome{}, why, false
+	switch sent, answered := b.leave(c); {
 	case answered:
 		return b.received(c), nil, true
+	case !sent:
+		return outcome{}, why, false
 	}
 	r.known.Orphans++
 	r.known.Abandoned = why != nil
@@ -136,10 +125,10 @@ func (b *batches) wait(w Wait, c *batchedCall) error {
 		if ended || why != nil {
 			return why
 		}
-		switch b.look(c) {
+		switch sent, withdrawn := b.look(c); {
 		case withdrawn:
 			return nil
-		case underWay:
+		case sent:
 			_, why = w.sleepFor(c.in.done, &b.sender.limit)
 			return why
 		}
@@ -174,36 +163,30 @@ func (b *batches) spawnLocked(now time.Time) {
 	b.sender.config.Spawn(b.sendNext)
 }
 
-// look returns the state of c, which it withdraws if no batch goes out any more.
-func (b *batches) look(c *batchedCall) batchState {
+// look reports whether c was sent, or is withdrawn now because no batch goes out any more.
+func (b *batches) look(c *batchedCall) (sent, withdrawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case !c.in.taken.IsZero():
-		return underWay
-	case time.Since(b.taken) <= batchWait:
-		return queued
+	if sent = !c.in.taken.IsZero(); !sent && time.Since(b.taken) > batchWait {
+		b.stalled = true
+		c.withdrawLocked()
 	}
-	b.stalled = true
-	c.withdrawLocked()
-	return withdrawn
+	return sent, c.withdrawn
 }
 
-// leave ends the wait of the caller of c, and returns the last state that concerns the caller.
-func (b *batches) leave(c *batchedCall) batchState {
+// leave ends the wait of the caller of c: it takes the outcome, withdraws the call that was not sent, or abandons it.
+func (b *batches) leave(c *batchedCall) (sent, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case c.withdrawn:
+		return false, false
 	case c.in.taken.IsZero():
 		c.withdrawLocked()
-	case c.in.ended:
-		return answered
-	default:
-		c.abandoned = true
-		return abandoned
+		return false, false
 	}
-	return withdrawn
+	c.abandoned = !c.in.ended
+	return true, c.in.ended
 }
 
 // withdrawLocked takes c out of its batch, which was not taken.

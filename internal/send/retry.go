@@ -109,12 +109,12 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 		r.known.Lost++
 	}
 	r.replied = r.replied || Answered(o.err)
-	ended := w.Ctx.Err()
-	if ended == nil || !errors.Is(o.err, ended) { // otherwise go-redis has noticed it as well
+	over := w.Ctx.Err()
+	if over == nil || !errors.Is(o.err, over) { // otherwise go-redis has noticed it as well
 		r.last = o
 	}
 	switch alone := r.req.Call.Alone; {
-	case ended != nil:
+	case over != nil:
 		return true // the caller leaves
 	case r.once:
 		return false
@@ -123,7 +123,8 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 		return true
 	}
 	w.OnCaller = false
-	if r.hadEnded(o.err) {
+	if ended(o.err) && !r.req.Long && r.ended < maxEnded && r.idleConns(&r.req) > 0 { // it was closed while it was idle
+		r.ended++
 		return true
 	}
 	if r.req.OnFailure != nil {
@@ -185,16 +186,6 @@ func (r *retry) awaitProbes(w *Wait) error {
 func (r *retry) worthRepeating(w *Wait, err error) bool {
 	waits := r.req.Acquiring && !w.NoWait && !r.lastReply.IsZero()
 	return Transient(err) || waits && NotAdmitted(err) || w.Background && OfHook(err)
-}
-
-// hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are
-// other idle connections, and counts such tries.
-func (r *retry) hadEnded(err error) bool {
-	if !ended(err) || r.req.Long || r.ended == maxEnded || r.idleConns(&r.req) == 0 {
-		return false
-	}
-	r.ended++
-	return true
 }
 
 // enough reports whether the caller gives up, after an error that may go away or after silence.

@@ -15,10 +15,9 @@ import (
 
 // detached holds the tries of one request that have goroutines.
 type detached struct {
-	sender   *Sender
-	onOrphan OrphanHandler
-	caller   context.Context
-	wake     chan struct{} // has room for all tries that are under way
+	sender *Sender
+	caller context.Context
+	wake   chan struct{} // has room for all tries that are under way
 
 	mu        sync.Mutex // guards below, and try.ended
 	abandoned bool
@@ -40,7 +39,7 @@ type try struct {
 // context how long it waits for an answer.
 func (r *retry) start(caller context.Context, bounded bool) {
 	if r.detached == nil {
-		r.detached = &detached{sender: r.Sender, onOrphan: r.req.OnOrphan, caller: caller, wake: make(chan struct{}, maxTries)}
+		r.detached = &detached{sender: r.Sender, caller: caller, wake: make(chan struct{}, maxTries)}
 	}
 	t := &try{of: r.detached, req: r.req, resent: len(r.underWay) > 0, bounded: bounded}
 	t.outcome = outcome{sent: r.sent, err: ErrHookExited} // unless the goroutine continues
@@ -77,7 +76,7 @@ func (t *try) finish() {
 	}
 	d.mu.Unlock()
 	if abandoned {
-		t.orphaned(d.onOrphan)
+		t.orphaned(t.req.OnOrphan)
 	}
 }
 
@@ -112,7 +111,7 @@ func (d *detached) abandon(underWay []*try) {
 	d.abandoned = true
 	for _, t := range underWay {
 		if t.ended {
-			d.sender.config.Spawn(func() { t.orphaned(d.onOrphan) })
+			d.sender.config.Spawn(func() { t.orphaned(t.req.OnOrphan) })
 		}
 	}
 }

@@ -98,9 +98,10 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
 	in(t, func(b *bench) {
 		late := new(orphans)
-		d := &detached{sender: b.Sender, onOrphan: late, caller: context.Background(), wake: make(chan struct{}, maxTries)}
+		d, r := &detached{sender: b.Sender, caller: context.Background(), wake: make(chan struct{}, maxTries)}, request("x")
+		r.OnOrphan = late
 		_, cancel := context.WithCancel(context.Background())
-		underWay := []*try{{of: d, cancel: cancel}, {of: d, cancel: cancel}}
+		underWay := []*try{{of: d, req: r, cancel: cancel}, {of: d, req: r, cancel: cancel}}
 		for _, ended := range underWay {
 			b.asking.Add(1)
 			ended.finish()
