@@ -16,7 +16,7 @@ package send
 //     abandoned, as any other.
 //   - A batch has a time limit of its own, and the ctx of no caller.
 //   - A panic of a hook is the error of every call in the batch.
-//   - The goroutines that send end when there is nothing to send.
+//   - A batch has a goroutine of its own. A call begins it, or the batch before it.
 
 import (
 	"context"
