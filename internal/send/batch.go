@@ -16,7 +16,7 @@ package send
 //     abandoned, as any other.
 //   - A batch has a time limit of its own, and the ctx of no caller.
 //   - A panic of a hook is the error of every call in the batch.
-//   - The goroutines that send end when there is nothing to send.
+//   - A batch has a goroutine of its own. A call begins it, or the batch before it.
 
 import (
 	"context"
@@ -47,11 +47,11 @@ type batches struct {
 
 	mu       sync.Mutex // guards below, and the batches
 	queue    []*batch   // those that were not taken yet, all but the last one with maxBatch calls
-	senders  int
+	coming   bool       // a sender is about to take a batch
 	underWay int
-	last     *batch          // the one that was taken last; nil: none
-	taken    time.Time       // when a sender last took a batch, or found none
-	stalled  bool            // a call has waited in vain since then
+	last     *batch          // the one that was taken last; nil: none, or it has ended
+	taken    time.Time       // when a sender last took a batch
+	stalled  bool            // a call has waited in vain since then, and no batch has come back
 	cooldown time.Time       // no batches until then
 	probed   time.Time       // when probe has last begun
 	probes   <-chan struct{} // closed when they have ended; nil: none are under way
@@ -73,20 +73,10 @@ func (s *Sender) BatchAll() {
 type batch struct {
 	calls []*batchedCall // that were not withdrawn
 	taken time.Time      // from the queue; zero: it was not yet
-	done  chan struct{}  // closed when it has ended
+	ctx   context.Context
+	done  chan struct{} // closed when it has ended
 	ended bool
 }
-
-// A batchState is where a call is.
-type batchState int
-
-const (
-	queued    batchState = iota
-	withdrawn            // never sent
-	underWay             // sent, or being sent
-	answered             // the caller takes the outcome
-	abandoned            // the OrphanHandler gets the outcome
-)
 
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
@@ -100,30 +90,26 @@ type batchedCall struct {
 
 // sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
 // has to go out by itself. The error is the reason why the caller leaves.
-func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent bool) {
+func (r *retry) sendInBatch(w *Wait) (o outcome, why error, sent bool) {
 	b := r.batchesOf(&r.req)
 	if b == nil {
 		return outcome{}, nil, false
 	}
-	c := b.enqueue(&r.req, now)
+	c := b.enqueue(&r.req, r.sent)
 	if c == nil {
 		return outcome{}, nil, false
 	}
-	why = b.wait(w.WithMinWait(now), c)
-	switch b.leave(c) {
-	case withdrawn:
-		return outcome{}, why, false
+	why = b.wait(w.WithMinWait(r.sent), c)
+	switch sent, answered := b.leave(c); {
 	case answered:
-		o = c.outcome
-		o.value, o.err = checkAnswer(o.value, o.err)
-		r.recordAnswer(b, o.sent, o.err)
-		r.recordHealth(o.err)
-		return o, nil, true
+		return b.received(c), nil, true
+	case !sent:
+		return outcome{}, why, false
 	}
-	r.handed++
-	r.abandoned = why != nil
+	r.known.Orphans++
+	r.known.Abandoned = why != nil
 	if why == nil {
-		o = outcome{sent: now, err: ErrSilent} // the request is sent again
+		o = outcome{sent: r.sent, err: ErrSilent} // the request is sent again
 	}
 	if why == nil || why == ErrTimeUp { // the call was without an answer for at least MinWait
 		r.recordHealth(ErrSilent)
@@ -134,19 +120,16 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 // wait waits until c is answered, is withdrawn, or was under way for ResendTime. The error is the reason why the caller
 // leaves.
 func (b *batches) wait(w Wait, c *batchedCall) error {
-	deadline := w.Deadline
-	w.Deadline = time.Time{} // is later than the first look, and a timer costs a twentieth of a call
 	for {
-		ended, why := w.sleep(c.in.done, b.limit.begin(time.Now()).Done(), nil, 0)
+		ended, why := w.sleepFor(c.in.done, &b.limit)
 		if ended || why != nil {
 			return why
 		}
-		w.Deadline = deadline
-		switch b.look(c) {
+		switch sent, withdrawn := b.look(c); {
 		case withdrawn:
 			return nil
-		case underWay:
-			_, why = w.sleep(c.in.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
+		case sent:
+			_, why = w.sleepFor(c.in.done, &b.sender.limit)
 			return why
 		}
 	}
@@ -155,8 +138,8 @@ func (b *batches) wait(w Wait, c *batchedCall) error {
 // enqueue adds the call of r to the next batch. It returns nil if calls are to go out by themselves.
 func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	b.mu.Lock()
-	if b.stalled || !b.cooldown.IsZero() && time.Now().Before(b.cooldown) {
-		b.mu.Unlock()
+	defer b.mu.Unlock()
+	if b.stalled || now.Before(b.cooldown) {
 		return nil
 	}
 	if n := len(b.queue); n == 0 || len(b.queue[n-1].calls) == maxBatch {
@@ -165,54 +148,45 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	in := b.queue[len(b.queue)-1]
 	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
 	in.calls = append(in.calls, c)
-	// If there are more senders than batches under way, a sender is about to take it.
-	more := b.senders == b.underWay && b.senders < maxSenders && b.enoughLocked(now)
-	if more {
-		b.senders++
-	}
-	b.mu.Unlock()
-	if more {
-		b.sender.config.Spawn(b.sendBatches)
-	}
+	b.spawnLocked(now)
 	return c
 }
 
-// enoughLocked reports whether the queue is worth a batch at this time: no other batch is expected back, or it holds enough
-// calls to be sent beside that.
-func (b *batches) enoughLocked(now time.Time) bool {
-	return b.last == nil || now.Sub(b.last.taken) > b.pause || len(b.queue) > 0 && len(b.queue[0].calls) >= besideFrom
+// spawnLocked has a sender take the next batch if the queue is worth one at this time: no other batch is expected back, or
+// it holds enough calls to be sent beside that.
+func (b *batches) spawnLocked(now time.Time) {
+	expected := b.last != nil && now.Sub(b.last.taken) <= b.pause
+	if b.coming || b.underWay == maxSenders || len(b.queue) == 0 || expected && len(b.queue[0].calls) < besideFrom {
+		return
+	}
+	b.coming = true
+	b.sender.config.Spawn(b.sendNext)
 }
 
-// look returns the state of c, which it withdraws if no batch goes out any more.
-func (b *batches) look(c *batchedCall) batchState {
+// look reports whether c was sent, or is withdrawn now because no batch goes out any more.
+func (b *batches) look(c *batchedCall) (sent, withdrawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case !c.in.taken.IsZero():
-		return underWay
-	case time.Since(b.taken) <= batchWait:
-		return queued
+	if sent = !c.in.taken.IsZero(); !sent && time.Since(b.taken) > batchWait {
+		b.stalled = true
+		c.withdrawLocked()
 	}
-	b.stalled = true
-	c.withdrawLocked()
-	return withdrawn
+	return sent, c.withdrawn
 }
 
-// leave ends the wait of the caller of c, and returns the last state that concerns the caller.
-func (b *batches) leave(c *batchedCall) batchState {
+// leave ends the wait of the caller of c: it takes the outcome, withdraws the call that was not sent, or abandons it.
+func (b *batches) leave(c *batchedCall) (sent, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case c.withdrawn:
+		return false, false
 	case c.in.taken.IsZero():
 		c.withdrawLocked()
-	case c.in.ended:
-		return answered
-	default:
-		c.abandoned = true
-		return abandoned
+		return false, false
 	}
-	return withdrawn
+	c.abandoned = !c.in.ended
+	return true, c.in.ended
 }
 
 // withdrawLocked takes c out of its batch, which was not taken.
@@ -221,102 +195,78 @@ func (c *batchedCall) withdrawLocked() {
 	c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 }
 
-// sendBatches sends the batches in the queue until there are none, or too few calls beside those that are expected back.
-func (b *batches) sendBatches() {
-	ended := false
-	defer func() {
-		if !ended { // a hook has ended the goroutine
-			b.sender.config.Spawn(b.sendBatches)
-		}
-	}()
-	for {
-		runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
-		next := b.next()
-		if next == nil {
-			break
-		}
-		b.send(next)
+// sendNext sends the next batch.
+func (b *batches) sendNext() {
+	runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
+	one := b.next()
+	if one == nil {
+		return
 	}
-	ended = true
+	defer b.end(one) // also when a hook ends the goroutine
+	calls := make([]Call, len(one.calls))
+	for i, c := range one.calls {
+		calls[i], c.err = c.call, ErrHookExited // unless the goroutine goes on
+	}
+	var outcomes []Outcome
+	err := CatchPanic(func() error {
+		outcomes = b.sender.config.Transport.RunAll(one.ctx, calls, false)
+		return nil
+	})
+	for i, c := range one.calls {
+		if c.err = err; err == nil {
+			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
+		}
+	}
+	LogPanic(b.sender.config.Log, err)
 }
 
-// next takes the next batch. If there is none, or another one is expected back, whose sender then sends what is in the
-// queue, it returns nil, and there is one sender less.
+// next takes the next batch, or returns nil if there is none any more.
 func (b *batches) next() *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if !b.enoughLocked(now) {
-		b.senders--
+	b.taken, b.stalled, b.coming = now, false, false
+	b.queue = slices.DeleteFunc(b.queue, func(one *batch) bool { return len(one.calls) == 0 })
+	if len(b.queue) == 0 {
 		return nil
 	}
-	b.taken, b.stalled = now, false
-	for len(b.queue) > 0 {
-		next := b.queue[0]
-		b.queue = slices.Delete(b.queue, 0, 1)
-		next.taken = now
-		if len(next.calls) > 0 {
-			b.last = next
-			b.underWay++
-			return next
-		}
-	}
-	b.senders--
-	return nil
+	next := b.queue[0]
+	b.queue = slices.Delete(b.queue, 0, 1)
+	next.taken, next.ctx = now, b.sender.limit.begin(now) // for a connection
+	b.last = next
+	b.underWay++
+	b.spawnLocked(now) // another batch may have come back since this sender was to come
+	return next
 }
 
-// send sends a batch and hands in its outcomes.
-func (b *batches) send(one *batch) {
-	calls := make([]Call, len(one.calls))
-	for i, c := range one.calls {
-		calls[i] = c.call
-	}
-	ctx := b.sender.limit.begin(time.Now()) // for a connection
-	var outcomes []Outcome
-	err := ErrHookExited                                 // unless the goroutine goes on
-	defer func() { b.finish(one, outcomes, err, ctx) }() // also when a hook ends the goroutine
-	err = CatchPanic(func() error {
-		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
-		return nil
-	})
-	LogPanic(b.sender.config.Log, err)
-}
-
-// finish hands in the outcomes of a batch. If there are none, err is that of each call.
-func (b *batches) finish(one *batch, outcomes []Outcome, err error, ctx context.Context) {
-	unanswered := false
-	for i, c := range one.calls {
-		c.value, c.err = nil, err
-		if outcomes != nil {
-			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
-		}
-		// A batch has the context of no caller.
-		c.err = b.sender.orNoConnection(c.err, &Request{Call: c.call}, context.Background(), ctx, ResendTime)
-		unanswered = unanswered || c.err != nil && !Answered(c.err)
-	}
-	b.end(one, unanswered)
-	for _, c := range one.calls {
-		if c.abandoned { // by now no other one will be
-			b.sender.recordAnswer(b, c.sent, c.err)
-			b.sender.recordHealth(c.err)
-			if c.handler != nil {
-				b.sender.config.Spawn(func() { c.orphaned(c.handler) })
-			}
-		}
-	}
-}
-
-// end ends a batch, and wakes its callers.
-func (b *batches) end(one *batch, unanswered bool) {
+// end ends a batch, and hands in its outcomes.
+func (b *batches) end(one *batch) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	one.ended = true
+	one.ended, b.stalled = true, false
 	b.underWay--
 	if b.last == one {
 		b.last = nil
 	}
-	if unanswered {
-		b.cooldown = time.Now().Add(batchCooldown)
-	}
 	close(one.done)
+	for _, c := range one.calls {
+		if c.abandoned { // from now on no other one will be
+			b.sender.config.Spawn(func() { b.received(c).orphaned(c.handler) })
+		}
+	}
+	b.spawnLocked(time.Now())
+}
+
+// received returns the outcome of a call, and records what it says about Redis.
+func (b *batches) received(c *batchedCall) outcome {
+	o := c.outcome
+	o.err = b.sender.orNoConnection(o.err, &Request{Call: c.call}, c.in.ctx, ResendTime)
+	if o.err != nil && !Answered(o.err) {
+		b.mu.Lock()
+		b.cooldown = time.Now().Add(batchCooldown)
+		b.mu.Unlock()
+	}
+	o.value, o.err = checkAnswer(o.value, o.err)
+	b.sender.record(b, o)
+	return o
 }

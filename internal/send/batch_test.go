@@ -49,7 +49,7 @@ func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
 		f(bb)
 		time.Sleep(time.Second) // the server has answered all batches
 		synctest.Wait()
-		assert.Zero(b.t, b.batches.senders)
+		assert.False(b.t, b.batches.coming)
 		assert.Zero(b.t, b.batches.underWay)
 		assert.Empty(b.t, b.batches.queue)
 	}, func(c *Config) { c.Batch = true })

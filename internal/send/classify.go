@@ -33,15 +33,8 @@ var transientPrefixes = []string{
 // Transient reports whether the same call may succeed soon, because its connection failed, or because a server that
 // starts, fails over or is busy refused it.
 func Transient(err error) bool {
-	for _, final := range []error{redis.ErrClosed, ErrReply, ErrInvalid, ErrNotSynced, ErrNotALock} {
-		if errors.Is(err, final) {
-			return false
-		}
-	}
-	if OfHook(err) {
-		return false
-	}
-	return !Answered(err) || refusedWithAny(err, transientPrefixes...)
+	final := isAny(err, redis.ErrClosed, ErrReply, ErrInvalid, ErrNotSynced, ErrNotALock) || OfHook(err)
+	return !final && (!Answered(err) || refusedWithAny(err, transientPrefixes...))
 }
 
 // MayPass reports whether the same call may succeed later. Unlike Transient, it includes errors that may last: Redis
@@ -64,18 +57,11 @@ func Forbidden(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
-	if err == nil {
+	if err == nil || errors.Is(err, ErrNotSynced) { // the master has run the call, only the confirmations are missing
 		return true
 	}
-	if errors.Is(err, ErrNotSynced) {
-		return true // the master has run the call, only the confirmations are missing
-	}
-	if Answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) ||
-		errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, ErrInvalid) {
-		return false
-	}
-	var op *net.OpError
-	return !errors.As(err, &op) || op.Op != "dial"
+	unsent := isAny(err, redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted, ErrInvalid) || ofDial(err)
+	return !unsent && !Answered(err)
 }
 
 // MayHaveActed reports whether the call that failed with err may have changed anything. Half of a script may have run
@@ -87,16 +73,23 @@ func MayHaveActed(err error) bool {
 // MayRunLater reports whether Redis may still run the call that ended with err. A call that was answered has either
 // run already or never will.
 func MayRunLater(err error) bool {
-	return err != nil && MayHaveRun(err) && !Answered(err) && !errors.Is(err, ErrReply) && !errors.Is(err, ErrNotALock)
+	return err != nil && MayHaveRun(err) && !Answered(err) && !isAny(err, ErrReply, ErrNotALock)
 }
 
 // ended reports whether the call failed with err because its connection was closed before or during the call.
 func ended(err error) bool {
+	return isAny(err, io.EOF, syscall.EPIPE, syscall.ECONNRESET) && !ofDial(err)
+}
+
+// ofDial reports whether err is that of a connection that could not be made.
+func ofDial(err error) bool {
 	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return false
-	}
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// isAny reports whether err is one of these errors.
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // timedOut reports whether the call failed with err because there was no answer in time.

@@ -104,10 +104,12 @@ func TestEndOfTheTimeForAConnection(t *testing.T) {
 	defer cancel()
 	r := &Request{Call: Call{Keys: []string{"a"}}}
 	s := &Sender{config: Config{Exhausted: func(key string) bool { return key == "a" }}}
-	err := s.orNoConnection(over.Err(), r, context.Background(), over, time.Second)
+	err := s.orNoConnection(over.Err(), r, over, time.Second)
 	assert.ErrorIs(t, err, ErrNoConnection)
 	assert.ErrorIs(t, err, ErrPoolExhausted)
-	assert.NotErrorIs(t, s.orNoConnection(over.Err(), r, over, over, time.Second), ErrNoConnection, "the caller's time")
+	left, cancel := context.WithCancel(context.Background())
+	cancel()
+	assert.NotErrorIs(t, s.orNoConnection(left.Err(), r, left, time.Second), ErrNoConnection, "the caller has left")
 	unsynced := fmt.Errorf("%w: %w", ErrNotSynced, over.Err())
-	assert.Equal(t, unsynced, s.orNoConnection(unsynced, r, context.Background(), over, time.Second))
+	assert.Equal(t, unsynced, s.orNoConnection(unsynced, r, over, time.Second))
 }

@@ -16,8 +16,8 @@ const (
 	leastPatience = 2 * MinWait
 	mostPatience  = 4 * MinWait // also before the first answer, when there may be no connection yet
 
-	boundShare = 8 // calls are bounded while the slowest of the recent answers took an eighth of the bound at most
-	leastSpeed = time.Millisecond
+	boundShare    = 8 // calls are bounded while the slowest of the recent answers took an eighth of the bound at most
+	leastSlowness = time.Millisecond
 )
 
 // Slack is added to the patience of every caller. It is 0 except in tests on machines that are too busy to answer in
@@ -34,11 +34,8 @@ func (s *slowness) get() time.Duration {
 
 // observe records that an answer took d. A slower answer replaces the estimate, and a faster one lowers it by a
 // quarter of the difference.
-func (s *slowness) observe(d time.Duration) { s.observeFrom(d, leastPatience/2) }
-
-// observeFrom is observe for an estimate that is at least least.
-func (s *slowness) observeFrom(d, least time.Duration) {
-	d = max(d, least)
+func (s *slowness) observe(d time.Duration) {
+	d = max(d, leastSlowness)
 	old := s.get()
 	switch {
 	case d == old:

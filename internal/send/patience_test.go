@@ -16,7 +16,7 @@ func TestPatienceFollowsTheAnswers(t *testing.T) {
 	var s slowness
 	assert.Equal(t, mostPatience, s.patience(), "before the first answer")
 	s.observe(time.Millisecond)
-	assert.Equal(t, 700*time.Millisecond, s.patience(), "after a quick answer")
+	assert.Equal(t, 600500*time.Microsecond, s.patience(), "after a quick answer")
 	for range 100 {
 		s.observe(time.Millisecond)
 	}

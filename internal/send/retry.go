@@ -21,8 +21,6 @@ package send
 //   - The first try is made even if the time is up, because a wait of 0 asks for one try.
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -54,24 +52,20 @@ const (
 type retry struct {
 	*Sender
 	req       Request
+	once      bool      // the request is sent once
 	lastReply time.Time // when the caller last received a reply, before this request; zero: never
 
-	began    time.Time // when the first try was sent
+	began    time.Time
 	tries    int
-	ended    int       // tries whose connection was closed while it was idle
-	sent     time.Time // when the last try was sent
-	replied  bool      // Redis has answered a try with an error
-	unknown  int       // tries of unknown outcome that have ended, or for which the caller no longer waits
-	lost     int       // those of them whose outcome will stay unknown
-	handed   int       // outcomes that are left to the OrphanHandler, except those of underWay
-	last     outcome
+	ended    int           // tries whose connection was closed while it was idle
+	sent     time.Time     // when the last try was sent
+	replied  bool          // Redis has answered a try with an error
+	last     outcome       // of the last try that has ended
+	known    Answer        // counts tries that have ended, or for which the caller no longer waits
 	pause    time.Duration // the length of the next pause
 	resume   time.Time     // when the current pause ends; zero: there is none
 	underWay []*try
 	detached *detached // the state that underWay shares with its goroutines; nil: there was no such try
-
-	once      bool // the request is sent once
-	abandoned bool // the caller has left, and an outcome is an orphan
 }
 
 // An outcome is the result of a try.
@@ -81,110 +75,72 @@ type outcome struct {
 	err   error
 }
 
+// silent reports whether there is no outcome yet.
+func (o outcome) silent() bool { return o.sent.IsZero() }
+
 // run sends the request until Redis answers, or the caller gives up or leaves.
 func (r *retry) run(w *Wait) Answer {
 	defer r.end()
-	whole := r.req.Call
-	for r.pause = firstPause; ; {
+	r.began, r.pause = time.Now(), firstPause
+	for whole := r.req.Call; ; {
 		o, why := r.next(w)
 		switch {
 		case why != nil:
-			return r.leave(r.withLast(w, why))
-		case o.err == nil && !o.silent():
-			return r.answer(Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)})
+			return r.leave(w, why)
 		case o.silent() && r.enough(w):
-			return r.giveUp(r.silence(r.tries))
+			return r.answer(r.Explain(Silence(time.Since(r.began), r.tries, r.last.err), r.req.key()), false)
 		case o.silent():
-			if why := r.awaitProbes(w); why != nil {
-				return r.leave(r.withLast(w, why))
-			}
-			continue
-		}
-		if answer, ended := r.again(w, o, whole); ended {
-			return answer
+		case o.err == nil:
+			r.last = o
+			return r.answer(nil, false)
+		case !r.failed(w, o, whole):
+			return r.answer(o.err, false)
 		}
 	}
 }
 
-// again prepares to send a request again that has failed, in a pause or at once; whole is its call. If there is no use,
-// ended is set.
-func (r *retry) again(w *Wait, o outcome, whole Call) (answer Answer, ended bool) {
-	if why := r.failed(w, o); why != nil {
-		return r.leave(why), true
+// failed records a try that ended with an error, and prepares to send the request again, in a pause or at once; whole is
+// its call. It returns false if there is no use.
+func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
+	if MayHaveRun(o.err) {
+		r.known.Unknown++
 	}
-	if r.req.Call.Alone && redis.HasErrorPrefix(o.err, "TRYAGAIN") {
+	if MayRunLater(o.err) && o.err != ErrSilent { // such a call is in a batch that is under way: its outcome will be an orphan
+		r.known.Lost++
+	}
+	r.replied = r.replied || Answered(o.err)
+	over := w.Ctx.Err()
+	if over == nil || !errors.Is(o.err, over) { // otherwise go-redis has noticed it as well
+		r.last = o
+	}
+	switch {
+	case over != nil:
+		return true // the caller leaves
+	case r.once:
+		return false
+	case r.req.Call.Alone && redis.HasErrorPrefix(o.err, "TRYAGAIN"):
 		r.req.Call = Call{Script: whole.Script, Keys: whole.Keys[:1], Args: whole.Args}
-		return answer, false
-	}
-	if r.hadEnded(o.err) {
-		w.OnCaller = false
-		return answer, false
-	}
-	r.tellFailure()
-	if !r.worthRepeating(w, o.err) || r.enough(w) {
-		return r.giveUp(o.err), true
-	}
-	if timedOut(o.err) || o.err == ErrSilent {
-		if why := r.awaitProbes(w); why != nil {
-			return r.leave(r.withLast(w, why)), true
-		}
+		return true
 	}
 	w.OnCaller = false
+	if ended(o.err) && !r.req.Long && r.ended < maxEnded && r.idleConns(&r.req) > 0 { // it was closed while it was idle
+		r.ended++
+		return true
+	}
+	if r.req.OnFailure != nil {
+		r.req.OnFailure.HandleFailure()
+	}
+	if !r.worthRepeating(w, o.err) || r.enough(w) {
+		return false
+	}
 	r.req.Call = whole // its keys may be together by now
 	r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
 	if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
 		r.resume = may
 	}
 	r.pause = min(2*r.pause, longPause)
-	return answer, false
+	return true
 }
-
-// awaitProbes waits until the connections are probed, or those are that need not be begun first. The error is the reason
-// why the caller leaves.
-func (r *retry) awaitProbes(w *Wait) error {
-	if ended := r.probe(&r.req); ended != nil {
-		return w.Sleep(ended, nil, nil, 2*boundedTime)
-	}
-	return nil
-}
-
-// runOnce sends the request once.
-func (r *retry) runOnce(w *Wait) Answer {
-	defer r.end()
-	o, why := r.send(w)
-	for why == nil && o.silent() {
-		if o, why = r.wait(w); why == nil && o.silent() && time.Since(r.began) > 2*ConnectTime {
-			return r.answer(Answer{Err: r.silence(1), Sent: r.began, Unknown: 1})
-		}
-	}
-	if why != nil {
-		return r.leave(why)
-	}
-	answer := Answer{Value: o.value, Err: o.err, Sent: o.sent}
-	if o.err != nil && MayHaveRun(o.err) {
-		answer.Unknown = 1
-	}
-	r.noteLost(o.err)
-	return r.answer(answer)
-}
-
-// silence returns the error of a request that this number of tries have not answered.
-func (r *retry) silence(tries int) error {
-	return r.Explain(Silence(time.Since(r.began), tries, r.last.err), r.req.key())
-}
-
-// withLast returns why, the reason why the caller leaves, with what is known of the tries. ErrTimeUp and ErrClosed stay
-// as they are unless a try has failed.
-func (r *retry) withLast(w *Wait, why error) error {
-	err, ended := WithLast(why, r.last.err), w.Ctx.Err()
-	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
-		return r.Explain(err, r.req.key())
-	}
-	return err
-}
-
-// silent reports whether there is no outcome yet.
-func (o outcome) silent() bool { return o.sent.IsZero() }
 
 // next makes a try or waits, for an outcome or until there is something else to do. The outcome is silent if none is
 // known yet. The error is the reason why the caller leaves.
@@ -194,16 +150,14 @@ func (r *retry) next(w *Wait) (outcome, error) {
 			if why := w.Over(); why != nil {
 				return outcome{}, why
 			}
+			if why := r.awaitProbes(w); why != nil {
+				return outcome{}, why
+			}
 		}
 		if r.resume.IsZero() && r.mayTry() {
-			if o, why := r.send(w); why != nil || !o.silent() {
+			o, why := r.send(w)
+			if why != nil || !o.silent() || len(r.underWay) == 0 {
 				return o, why
-			}
-			if len(r.underWay) == 0 { // a bounded try has ended without an answer
-				if why := r.awaitProbes(w); why != nil {
-					return outcome{}, why
-				}
-				continue
 			}
 		}
 		o, why := r.wait(w)
@@ -214,31 +168,17 @@ func (r *retry) next(w *Wait) (outcome, error) {
 	}
 }
 
-// failed records a try that ended with an error. It returns the reason why the caller leaves, if its context is done.
-func (r *retry) failed(w *Wait, o outcome) error {
-	before := r.last.err
-	r.last = o
-	if MayHaveRun(o.err) {
-		r.unknown++
-	}
-	r.noteLost(o.err)
-	r.replied = r.replied || Answered(o.err)
-	ended := w.Ctx.Err()
-	switch {
-	case ended == nil:
+// awaitProbes has the idle connections probed if the last try has no answer, before the request is sent again. It waits
+// for those probes that need not be begun first. The error is the reason why the caller leaves.
+func (r *retry) awaitProbes(w *Wait) error {
+	silent := len(r.underWay) > 0 || r.last.err == nil || r.last.err == ErrSilent || timedOut(r.last.err)
+	if !silent || !r.resume.IsZero() {
 		return nil
-	case errors.Is(o.err, ended): // go-redis noticed it as well
-		return WithLast(CtxError(w.Ctx), before)
 	}
-	r.tellFailure()
-	return WithLast(CtxError(w.Ctx), o.err)
-}
-
-// tellFailure tells the FailureHandler that a try has failed.
-func (r *retry) tellFailure() {
-	if r.req.OnFailure != nil {
-		r.req.OnFailure.HandleFailure()
+	if ended := r.probe(&r.req); ended != nil {
+		return w.Sleep(ended, nil, nil, 2*boundedTime)
 	}
+	return nil
 }
 
 // worthRepeating reports whether a request that failed with err may succeed soon. The credentials of a waiter that was
@@ -248,22 +188,14 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 	return Transient(err) || waits && NotAdmitted(err) || w.Background && OfHook(err)
 }
 
-// hadEnded reports whether a try failed with err because its connection was closed while it was idle and there are
-// other idle connections, and counts such tries.
-func (r *retry) hadEnded(err error) bool {
-	if !ended(err) || r.req.Long || r.ended == maxEnded || r.idleConns(&r.req) == 0 {
-		return false
-	}
-	r.ended++
-	return true
-}
-
 // enough reports whether the caller gives up, after an error that may go away or after silence.
 func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
 	// Redis has run nothing so far: the client may be a mock, or lead to a replica.
 	inVain := !r.answered.Load() && (w.Background || RefusedWith(r.last.err, "READONLY"))
 	switch {
+	case r.once:
+		return took > 2*ConnectTime
 	case !inVain && !r.lastReply.IsZero(): // this may be long ago, because a waiter in the queue seldom sends a request
 		return min(took, time.Since(r.lastReply)) > r.config.RetryBudget
 	case w.NoWait:
@@ -274,36 +206,28 @@ func (r *retry) enough(w *Wait) bool {
 	return tried && took > time.Second || took > quickTime
 }
 
-// noteLost records a try that has ended with err. ErrSilent is an exception: that call is in a batch which is still
-// under way, and its outcome will be an orphan.
-func (r *retry) noteLost(err error) {
-	if MayRunLater(err) && err != ErrSilent {
-		r.lost++
+// leave ends the request of a caller that leaves because of why. ErrTimeUp and ErrClosed stay as they are unless a try
+// has failed.
+func (r *retry) leave(w *Wait, why error) Answer {
+	err, ended := WithLast(why, r.last.err), w.Ctx.Err()
+	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
+		err = r.Explain(err, r.req.key())
 	}
+	return r.answer(err, true)
 }
 
-// answer returns a with the number of tries that may still run.
-func (r *retry) answer(a Answer) Answer {
-	a.Orphans, a.Lost = r.handed+len(r.underWay), r.lost
+// answer ends the request with err. The caller leaves, or else what is still under way has an unknown outcome.
+func (r *retry) answer(err error, leaves bool) Answer {
+	a, n := r.known, len(r.underWay)
+	a.Value, a.Err, a.Sent = r.last.value, err, r.last.sent
+	a.Orphans += n
+	if leaves {
+		a.Abandoned = a.Abandoned || n > 0
+		return a
+	}
+	a.Unknown += n
+	a.Unanswered = err != nil && r.lastReply.IsZero() && Transient(err) && !Answered(err)
 	return a
-}
-
-// giveUp ends the request with err.
-func (r *retry) giveUp(err error) Answer {
-	return r.answer(Answer{
-		Value: r.last.value, Err: err, Sent: r.last.sent,
-		Unknown:    r.unknown + len(r.underWay),
-		Unanswered: r.lastReply.IsZero() && Transient(err) && !Answered(err),
-	})
-}
-
-// leave ends the request of a caller that leaves because of why.
-func (r *retry) leave(why error) Answer {
-	return r.answer(Answer{
-		Value: r.last.value, Err: why, Sent: r.last.sent,
-		Unknown:   r.unknown,
-		Abandoned: r.abandoned || len(r.underWay) > 0,
-	})
 }
 
 // mayTry reports whether one more try may be under way, and counts it if others are under way.
@@ -311,7 +235,7 @@ func (r *retry) mayTry() bool {
 	switch n := len(r.underWay); {
 	case n == 0:
 		return true
-	case n >= maxTries, r.req.Long && time.Since(r.sent) < LongTime:
+	case n >= maxTries, r.once, r.req.Long && time.Since(r.sent) < LongTime:
 		return false
 	}
 	if r.resent.Add(1) > maxResent {
@@ -325,44 +249,37 @@ func (r *retry) mayTry() bool {
 // under way. The error is the reason why the caller leaves.
 func (r *retry) send(w *Wait) (outcome, error) {
 	r.tries++
-	now := time.Now()
-	r.sent = now
-	if r.tries == 1 {
-		r.began = now
-	}
+	r.sent = time.Now()
 	if len(r.underWay) > 0 {
-		r.start(w.Ctx, now, false)
+		r.start(w.Ctx, false)
 		return outcome{}, nil
 	}
 	n := r.asking.Add(1)
 	defer r.asking.Add(-1)
 	bounded, onCaller := false, false
 	if r.mayBatch(&r.req, n) {
-		if o, why, sent := r.sendInBatch(w, now); sent || why != nil {
+		if o, why, sent := r.sendInBatch(w); sent || why != nil {
 			return o, why
 		}
 	} else if !r.once { // if no batch goes out, Redis may not be quick any more
-		bounded, onCaller = r.mayBound(w, &r.req, now)
+		bounded, onCaller = r.mayBound(w, &r.req, r.sent)
 	}
 	if onCaller {
-		value, err, sent := r.runBounded(w.Ctx, &r.req, now)
-		if sent {
-			r.recordTry(&r.req, now, err)
-			if !timedOut(err) {
-				return r.ranOnCaller(w, outcome{now, value, err})
-			}
-			r.unknown++
-			r.lost++
+		switch o, sent := r.runBounded(w.Ctx, &r.req, r.sent); {
+		case sent && timedOut(o.err): // as silent as a try that is still under way
+			r.known.Unknown++
+			r.known.Lost++
 			w.OnCaller = false
-			return outcome{}, nil // as silent as a try that is still under way
+			return outcome{}, nil
+		case sent:
+			return r.ranOnCaller(w, o)
 		}
-		now, bounded = time.Now(), false
+		r.sent, bounded = time.Now(), false
 	}
-	if r.mayRunOnCaller(w, now) {
-		value, err := r.runOnCaller(w, &r.req, now)
-		return r.ranOnCaller(w, outcome{now, value, err})
+	if r.mayRunOnCaller(w, r.sent) { // go-redis limits the wait for the answer, but dials an unreachable host several times
+		return r.ranOnCaller(w, r.runOnce(r.limit.of(w.Ctx, r.sent), ResendTime, &r.req, r.sent))
 	}
-	r.start(w.Ctx, now, bounded && r.tries == 1)
+	r.start(w.Ctx, bounded && r.tries == 1)
 	return outcome{}, nil
 }
 
@@ -370,8 +287,8 @@ func (r *retry) send(w *Wait) (outcome, error) {
 // leaves, and the outcome is an orphan.
 func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
 	if o.err == nil && w.Ctx.Err() != nil {
-		r.abandoned = true
-		r.handed++
+		r.known.Abandoned = true
+		r.known.Orphans++
 		orphan, hears := o, r.req.OnOrphan
 		r.config.Spawn(func() { orphan.orphaned(hears) })
 		return outcome{}, CtxError(w.Ctx)
@@ -381,66 +298,23 @@ func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
 
 // wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to
 // send the request again.
-func (r *retry) wait(caller *Wait) (outcome, error) {
-	w, now := *caller, time.Now()
+func (r *retry) wait(caller *Wait) (o outcome, why error) {
+	w, woken := *caller, false
 	if len(r.underWay) > 0 {
-		w = caller.WithMinWait(now)
+		w = caller.WithMinWait(time.Now())
 	}
-	tick, left, timeUp := r.timers(&w, now)
-	var timer <-chan time.Time
-	if left > 0 {
-		t := time.NewTimer(left)
-		defer t.Stop()
-		timer = t.C
-	}
-	select {
-	case t := <-r.detached.ended():
-		return r.received(t), nil
-	case <-tick:
-	case <-timer:
-		if timeUp {
-			select {
-			case t := <-r.detached.ended(): // it ended at the same time
-				return r.received(t), nil
-			default:
-			}
-			return outcome{}, cmp.Or(w.Over(), ErrTimeUp)
-		}
-	case <-w.Ctx.Done():
-		return outcome{}, CtxError(w.Ctx)
-	case <-w.Closed:
-		return outcome{}, ErrClosed
-	}
-	for _, t := range r.underWay {
-		t.ctx.expire(now)
-	}
-	return outcome{}, nil
-}
-
-// timers returns what ends a wait that starts now. It is the tick at which the request is sent again, or a timer for
-// the rest of the pause, or a timer for the deadline if that is earlier. A timer of 0 is none.
-func (r *retry) timers(w *Wait, now time.Time) (tick <-chan struct{}, timer time.Duration, timeUp bool) {
 	if r.resume.IsZero() {
-		tick = r.limit.begin(now).Done()
+		woken, why = w.sleepFor(r.detached.wakes(), &r.limit)
 	} else {
-		timer = max(r.resume.Sub(now), time.Nanosecond)
+		woken, why = w.sleep(r.detached.wakes(), nil, nil, max(time.Until(r.resume), time.Nanosecond))
 	}
-	if w.Deadline.IsZero() {
-		return tick, timer, false
+	if !woken {
+		return outcome{}, why
 	}
-	d := max(w.Deadline.Sub(now), time.Nanosecond)
-	// Otherwise the tick comes long before the deadline, and a timer would cost something for nothing.
-	if tick == nil && d < timer || tick != nil && d < 2*ResendTime {
-		return tick, d, true
-	}
-	return tick, timer, false
-}
-
-// received removes a try that has ended from those under way.
-func (r *retry) received(t *try) outcome {
-	t.ctx.end(context.Canceled)
+	t := r.detached.take(r.underWay)
+	t.cancel()
 	r.underWay = slices.DeleteFunc(r.underWay, func(other *try) bool { return other == t })
-	return t.outcome
+	return t.outcome, nil
 }
 
 // end abandons the tries that are under way.

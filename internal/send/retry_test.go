@@ -432,15 +432,15 @@ func TestEndOfCtxIsToldOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	b := newBench(t)
-	r := retry{Sender: b.Sender}
-	assert.Equal(t, context.Canceled, r.failed(b.wait(ctx), outcome{err: context.Canceled}))
+	w, r := b.wait(ctx), retry{Sender: b.Sender, req: request("x")}
+	told := func(err error) error {
+		assert.True(t, r.failed(w, outcome{err: err}, r.req.Call))
+		return r.leave(w, w.Over()).Err
+	}
+	assert.Equal(t, context.Canceled, told(context.Canceled))
 	r.last.err = io.EOF
-	assert.EqualError(t, r.failed(b.wait(ctx), outcome{err: context.Canceled}), "context canceled: the last attempt: EOF")
-	assert.EqualError(
-		t,
-		r.failed(b.wait(ctx), outcome{err: io.ErrNoProgress}),
-		"context canceled: the last attempt: "+io.ErrNoProgress.Error(),
-	)
+	assert.EqualError(t, told(context.Canceled), "context canceled: the last attempt: EOF")
+	assert.EqualError(t, told(io.ErrNoProgress), "context canceled: the last attempt: "+io.ErrNoProgress.Error())
 }
 
 func TestOnceIsSentOnce(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,8 +84,7 @@ type Sender struct {
 	began time.Time
 	limit limit // of ResendTime
 
-	slowness slowness // limits the patience of callers
-	speed    slowness // decides whether calls may be bounded, after a few answers
+	slowness slowness // limits the patience of callers, and decides whether calls may be bounded
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
@@ -224,15 +224,12 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 		value, err := r.Call.Run(&wait)
 		return Answer{Value: value, Err: err, Sent: sent}
 	}
-	tries := retry{Sender: s, req: r, lastReply: lastReply}
-	if !w.NoWait || w.Patient || !w.Deadline.IsZero() {
-		return tries.run(w)
+	if w.NoWait && !w.Patient && w.Deadline.IsZero() {
+		w.Deadline = time.Now().Add(s.Patience())
+		defer func() { w.Deadline = time.Time{} }()
 	}
-	hasty := *w
-	hasty.Deadline = time.Now().Add(s.Patience())
-	answer := tries.run(&hasty)
-	w.OnCaller = hasty.OnCaller
-	return answer
+	tries := retry{Sender: s, req: r, lastReply: lastReply}
+	return tries.run(w)
 }
 
 // Once sends a request once. The caller leaves when its time is up.
@@ -241,7 +238,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 		return Answer{Err: why}
 	}
 	try := retry{Sender: s, req: r, once: true}
-	return try.runOnce(w)
+	return try.run(w)
 }
 
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
@@ -255,12 +252,11 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 		return nil
 	})
 	if err != nil {
-		replies, errs = make([]Reply, len(calls)), make([]error, len(calls))
-		for i := range errs {
-			errs[i] = err
-		}
+		replies, errs = make([]Reply, len(calls)), slices.Repeat([]error{err}, len(calls))
 	}
-	s.recordOutcome(cmp.Or(errs...))
+	err = cmp.Or(errs...)
+	s.recordHealth(err)
+	LogPanic(s.config.Log, err)
 	return replies, errs
 }
 
@@ -282,20 +278,17 @@ func checkAnswer(answer any, err error) (any, error) {
 	return answer, err
 }
 
-// runOnCaller sends a request on the goroutine of its caller, which waits for the answer. go-redis limits the wait
-// for the answer, but dials an unreachable host several times. The limit s.limit bounds the dialing.
-func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
-	ctx := s.limit.of(w.Ctx, now)
+// runOnce makes a try without a bound. Its context ctx ends its wait for a connection, after about d.
+func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
 	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, r, w.Ctx, ctx, ResendTime)
-	s.recordTry(r, now, err)
-	return value, err
+	err = s.orNoConnection(err, r, ctx, d)
+	return s.recorded(r, outcome{sent, value, err})
 }
 
-// orNoConnection returns err, or another error if err reports the end of ctx and not that of the caller's context.
-// Only the wait for a connection is bounded by ctx, and that for replicas, after the call.
-func (s *Sender) orNoConnection(err error, r *Request, caller, ctx context.Context, d time.Duration) error {
-	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) {
+// orNoConnection returns err, or another error if err reports that the time of ctx is up. Only the wait for a connection
+// is bounded by ctx, and that for replicas, after the call.
+func (s *Sender) orNoConnection(err error, r *Request, ctx context.Context, d time.Duration) error {
+	if ctx.Err() != context.DeadlineExceeded || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) {
 		return err
 	}
 	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), r.key())
@@ -310,18 +303,27 @@ func (s *Sender) Explain(err error, key string) error {
 	return fmt.Errorf("%w: %w", err, ErrPoolExhausted)
 }
 
-// runBounded sends a request for a limited time. If sent is false, it has to go out in another way.
-func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (value any, err error, sent bool) {
-	err = CatchPanic(func() (err error) {
+// runBounded makes a try for a limited time. If sent is false, the request has to go out in another way.
+func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (o outcome, sent bool) {
+	o.sent = now
+	o.err = CatchPanic(func() (err error) {
 		sent = true // if a hook panics
-		value, err, sent = s.config.Bounded.RunBounded(ctx, now, r.Call)
-		value, err = checkAnswer(value, err)
+		o.value, err, sent = s.config.Bounded.RunBounded(ctx, now, r.Call)
+		o.value, err = checkAnswer(o.value, err)
 		return err
 	})
 	if sent {
-		s.noteLate(now, err)
+		s.noteLate(now, o.err)
+		s.recorded(r, o)
 	}
-	return value, err, sent
+	return o, sent
+}
+
+// recorded records the outcome of a try, which is in no batch, and logs the panic of a hook.
+func (s *Sender) recorded(r *Request, o outcome) outcome {
+	s.record(s.batchesOf(r), o)
+	LogPanic(s.config.Log, o.err)
+	return o
 }
 
 // probe has all idle connections to the server of r used at the same time, by bounded commands, so that go-redis closes
@@ -331,7 +333,7 @@ func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (val
 // are none.
 func (s *Sender) probe(r *Request) <-chan struct{} {
 	b := s.batchesOf(r)
-	if b == nil || s.config.Bounded == nil || s.speed.get() > s.config.Bounded.Bound()/boundShare {
+	if b == nil || s.config.Bounded == nil || s.slowness.get() > s.config.Bounded.Bound()/boundShare {
 		return nil
 	}
 	n, now, key := s.idleConns(r), time.Now(), r.key()
@@ -389,7 +391,7 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) (bounded, onCaller
 		return false, false
 	}
 	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(r)
-	if bound == 0 || b == nil || s.speed.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
+	if bound == 0 || b == nil || s.slowness.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
 		return false, false
 	}
 	heard := time.Duration(b.heard.Load())
@@ -445,39 +447,22 @@ func (s *Sender) batchesOf(r *Request) *batches {
 	return one.(*batches)
 }
 
-// recordTry records what the outcome of a try, which is in no batch, says about Redis.
-func (s *Sender) recordTry(r *Request, sent time.Time, err error) {
-	s.recordAnswer(s.batchesOf(r), sent, err)
-	s.recordOutcome(err)
-}
-
-// recordAnswer records how long Redis took to answer a request, if err is an answer, and whether its server, whose batches
-// are b, has answered. b is nil if the server is not known.
-func (s *Sender) recordAnswer(b *batches, sent time.Time, err error) {
-	took, answered := time.Since(sent), err == nil || Answered(err)
-	if answered {
-		s.slowness.observe(took)
-	}
-	if s.config.Bounded == nil {
-		return
-	}
+// record records what o, the outcome of a try, says about Redis, and about the server whose batches are b. b is nil if
+// the server is not known.
+func (s *Sender) record(b *batches, o outcome) {
 	heard := never
-	if answered {
-		s.speed.observeFrom(took, leastSpeed)
-		heard = sent.Sub(s.began) + took
+	if o.err == nil || Answered(o.err) {
+		took := time.Since(o.sent)
+		s.slowness.observe(took)
+		heard = o.sent.Sub(s.began) + took
 	}
 	if b != nil {
 		b.heard.Store(int64(heard))
 	}
+	s.recordHealth(o.err)
 }
 
-// recordOutcome records whether Redis has answered the last call, and logs the panic of a hook.
-func (s *Sender) recordOutcome(err error) {
-	s.recordHealth(err)
-	LogPanic(s.config.Log, err)
-}
-
-// recordHealth is like recordOutcome, for a panic that was logged already.
+// recordHealth records whether Redis has answered the last call.
 func (s *Sender) recordHealth(err error) {
 	if OfHook(err) {
 		return // it says nothing about Redis

@@ -140,7 +140,7 @@ func TestHealthIsThatOfTheLastCall(t *testing.T) {
 		{refusal("CLUSTERDOWN x"), false, 1},
 	} {
 		b.reroutes.Store(0)
-		b.recordOutcome(test.err)
+		b.recordHealth(test.err)
 		assert.Equal(t, test.unhealthy, b.unhealthy.Load(), "%v", test.err)
 		assert.Equal(t, test.reroutes, b.reroutes.Load(), "%v", test.err)
 	}

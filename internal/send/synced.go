@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // Synced describes how many replicas have to confirm a call, and within which time.
@@ -50,7 +51,7 @@ func (s Synced) verdict(answer any, err error) error {
 // sends nothing, and its Tx keeps one connection. So does a Conn, but while it connects, go-redis 9.22 and 9.23 write
 // the options of its client without their lock.
 func (s Synced) run(ctx context.Context, rdb redis.UniversalClient, calls []Call, asking bool) (outcomes []Outcome) {
-	failed := rdb.Watch(ctx, func(tx *redis.Tx) error {
+	err := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		outcomes = pipeline{tx, asking}.run(ctx, calls)
 		var taken []*Outcome
 		for i := range outcomes {
@@ -71,7 +72,7 @@ func (s Synced) run(ctx context.Context, rdb redis.UniversalClient, calls []Call
 		return nil
 	})
 	if outcomes == nil { // there was no connection
-		return slices.Repeat([]Outcome{{Err: failed}}, len(calls))
+		return failed(calls, err)
 	}
 	return outcomes
 }
@@ -83,8 +84,7 @@ func (r *Redis) runSynced(ctx context.Context, calls []Call) []Outcome {
 	}
 	cluster := ClusterOf(r.rdb)
 	if cluster == nil {
-		err := Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
-		return slices.Repeat([]Outcome{{Err: err}}, len(calls))
+		return failed(calls, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient"))
 	}
 	// A ClusterClient would send the WAIT to an arbitrary node.
 	outcomes := make([]Outcome, len(calls))
@@ -98,49 +98,41 @@ func (r *Redis) runSynced(ctx context.Context, calls []Call) []Outcome {
 	}
 	var all sync.WaitGroup
 	for master, share := range shares {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			r.runShare(ctx, cluster, master, calls, share, outcomes)
-		}()
+		waitgroup.Go(&all, func() {
+			mine := make([]Call, len(share))
+			for i, n := range share {
+				mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues
+			}
+			for i, o := range r.runOn(ctx, cluster, master, mine) {
+				outcomes[share[i]] = o
+			}
+		})
 	}
 	all.Wait()
 	return outcomes
 }
 
-// runShare runs the calls for one master, and stores their outcomes. The panic of a hook becomes the error of all of
-// them.
-func (r *Redis) runShare(
-	ctx context.Context,
-	cluster Cluster,
-	master *redis.Client,
-	calls []Call,
-	share []int,
-	outcomes []Outcome,
-) {
-	mine := make([]Call, len(share))
-	for i, n := range share {
-		mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues
-	}
+// runOn runs calls on a master of a Cluster, and those again that it redirects. The panic of a hook becomes the error of
+// all of them.
+func (r *Redis) runOn(ctx context.Context, cluster Cluster, master *redis.Client, calls []Call) (outcomes []Outcome) {
 	err := CatchPanic(func() error {
-		for i, o := range r.synced.run(ctx, master, mine, false) {
-			outcomes[share[i]] = r.redirected(ctx, cluster, mine[i], o)
+		outcomes = r.synced.run(ctx, master, calls, false)
+		for i, o := range outcomes {
+			if there, ask := redirection(ctx, cluster, o.Err); there != nil {
+				outcomes[i] = r.synced.run(ctx, there, calls[i:i+1], ask)[0]
+			}
 		}
 		return nil
 	})
-	for _, n := range share {
-		if err != nil {
-			outcomes[n] = Outcome{Err: err}
-		}
+	if err != nil {
+		return failed(calls, err)
 	}
+	return outcomes
 }
 
-// redirected runs a call on the node to which its answer redirects, if it does.
-func (r *Redis) redirected(ctx context.Context, cluster Cluster, c Call, o Outcome) Outcome {
-	if there, ask := redirection(ctx, cluster, o.Err); there != nil {
-		return r.synced.run(ctx, there, []Call{c}, ask)[0]
-	}
-	return o
+// failed returns the outcomes of calls of which none was sent, or all have the same error.
+func failed(calls []Call, err error) []Outcome {
+	return slices.Repeat([]Outcome{{Err: err}}, len(calls))
 }
 
 // redirection returns the node to which err redirects, and whether the slot is only being moved there. It returns nil

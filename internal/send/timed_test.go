@@ -440,7 +440,7 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 		"a long call":        {change: change{request: func(r *Request) { r.Long = true }}},
 		"unhealthy":          {change: change{sender: func(s *Sender) { s.unhealthy.Store(true) }}},
 		"slow": {change: change{sender: func(s *Sender) {
-			s.recordAnswer(s.batches, time.Now().Add(-boundedTime/boundShare-time.Millisecond), nil)
+			s.record(s.batches, outcome{sent: time.Now().Add(-boundedTime/boundShare - time.Millisecond)})
 		}}},
 		"no connection": {change: change{sender: func(s *Sender) {
 			time.Sleep(idleTime)
@@ -499,7 +499,7 @@ func endsAfter(d time.Duration) context.Context {
 
 // isFast makes the sender believe that Redis has answered fast for a while.
 func (b *bench) isFast() {
-	b.speed.d.Store(int64(leastSpeed))
+	b.slowness.d.Store(int64(leastSlowness))
 	b.batches.heard.Store(int64(time.Since(b.began)))
 }
 

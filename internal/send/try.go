@@ -9,23 +9,19 @@ package send
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
 // detached holds the tries of one request that have goroutines.
 type detached struct {
-	sender   *Sender
-	onOrphan OrphanHandler
-	caller   context.Context
-	outcomes chan *try // has room for all tries that are under way
+	sender *Sender
+	caller context.Context
+	wake   chan struct{} // has room for all tries that are under way
 
-	mu        sync.Mutex // guards abandoned, and sends to outcomes
+	mu        sync.Mutex // guards below, and try.ended
 	abandoned bool
-
-	// Most requests need only one try.
-	first try
-	room  [maxTries]*try // the array of retry.underWay
 }
 
 // A try is one sending of a request, on a goroutine of its own.
@@ -33,24 +29,34 @@ type try struct {
 	outcome
 	of      *detached
 	req     Request
-	ctx     callCtx
+	ctx     context.Context
+	cancel  context.CancelFunc
 	resent  bool // another try of the request was under way
 	bounded bool // it may be
+	ended   bool // the caller may take the outcome
+}
+
+// A tryCtx also has the deadline of the caller, with which a Redis client with ContextTimeoutEnabled limits how long it
+// waits for an answer. Only the goroutine of the caller asks the caller's context whether it is done.
+type tryCtx struct{ limited }
+
+func (c tryCtx) Deadline() (time.Time, bool) {
+	by, _ := c.limited.Deadline()
+	if d, ok := c.values.Deadline(); ok && d.Before(by) {
+		return d, true
+	}
+	return by, true
 }
 
 // start makes one try on another goroutine.
-func (r *retry) start(caller context.Context, now time.Time, bounded bool) {
-	d := r.detached
-	var t *try
-	if d == nil {
-		d = &detached{sender: r.Sender, onOrphan: r.req.OnOrphan, caller: caller, outcomes: make(chan *try, maxTries)}
-		r.detached, r.underWay, t = d, d.room[:0], &d.first
-	} else {
-		t = new(try)
+func (r *retry) start(caller context.Context, bounded bool) {
+	if r.detached == nil {
+		r.detached = &detached{sender: r.Sender, caller: caller, wake: make(chan struct{}, maxTries)}
 	}
-	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine continues
-	t.of, t.req, t.resent, t.bounded = d, r.req, len(r.underWay) > 0, bounded
-	t.ctx = callCtx{Context: d.caller, begun: now, ended: make(chan struct{})}
+	t := &try{of: r.detached, req: r.req, resent: len(r.underWay) > 0, bounded: bounded}
+	t.outcome = outcome{sent: r.sent, err: ErrHookExited} // unless the goroutine continues
+	timed, cancel := context.WithTimeout(context.Background(), ConnectTime+ConnectTime/4)
+	t.ctx, t.cancel = tryCtx{limited{timed, caller}}, cancel
 	r.underWay = append(r.underWay, t)
 	r.asking.Add(1)
 	r.config.Spawn(t.run)
@@ -58,33 +64,32 @@ func (r *retry) start(caller context.Context, now time.Time, bounded bool) {
 
 func (t *try) run() {
 	defer t.finish() // even if a hook ends the goroutine
+	d := t.of
 	if t.bounded {
-		value, err, sent := t.of.sender.runBounded(t.of.caller, &t.req, t.sent)
-		if sent {
-			t.value, t.err = value, err
+		if o, sent := d.sender.runBounded(d.caller, &t.req, t.sent); sent {
+			t.outcome = o
 			return
 		}
 	}
-	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.req)
+	t.outcome = d.sender.runOnce(t.ctx, ConnectTime, &t.req, t.sent)
 }
 
 // finish reports the outcome.
 func (t *try) finish() {
 	d, s := t.of, t.of.sender
-	t.err = s.orNoConnection(t.err, &t.req, d.caller, &t.ctx, ConnectTime)
 	s.asking.Add(-1)
 	if t.resent {
 		s.resent.Add(-1)
 	}
-	s.recordTry(&t.req, t.sent, t.err)
 	d.mu.Lock()
 	abandoned := d.abandoned
 	if !abandoned {
-		d.outcomes <- t // has room
+		t.ended = true
+		d.wake <- struct{}{}
 	}
 	d.mu.Unlock()
 	if abandoned {
-		t.orphaned(d.onOrphan)
+		t.orphaned(t.req.OnOrphan)
 	}
 }
 
@@ -94,73 +99,32 @@ func (o outcome) orphaned(h OrphanHandler) {
 	}
 }
 
-// ended returns the channel of tries that have ended. It is nil if d is nil.
-func (d *detached) ended() <-chan *try {
+// wakes returns the channel from which the caller receives for each try that has ended. It is nil if d is nil.
+func (d *detached) wakes() <-chan struct{} {
 	if d == nil {
 		return nil
 	}
-	return d.outcomes
+	return d.wake
+}
+
+// take returns a try that has ended.
+func (d *detached) take(underWay []*try) *try {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return underWay[slices.IndexFunc(underWay, func(t *try) bool { return t.ended })]
 }
 
 // abandon passes the outcomes that the caller has not received to the OrphanHandler, now and later.
 func (d *detached) abandon(underWay []*try) {
 	for _, t := range underWay {
-		t.ctx.end(context.Canceled)
+		t.cancel()
 	}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.abandoned = true
-	orphans := len(d.outcomes) // there will be no more
-	d.mu.Unlock()
-	if orphans == 0 || d.onOrphan == nil {
-		return
-	}
-	d.sender.config.Spawn(func() {
-		for range orphans {
-			(<-d.outcomes).orphaned(d.onOrphan)
+	for _, t := range underWay {
+		if t.ended {
+			d.sender.config.Spawn(func() { t.orphaned(t.req.OnOrphan) })
 		}
-	})
-}
-
-// A callCtx is the context of a try, which its caller ends. Contexts of package context would cost half a microsecond
-// more, because they watch their parents.
-type callCtx struct {
-	context.Context // the caller's, for its values and its deadline
-	begun           time.Time
-	ended           chan struct{}
-	why             error // written before ended is closed
-}
-
-// Deadline is for a Redis client with ContextTimeoutEnabled, which limits with it how long it waits for an answer.
-func (c *callCtx) Deadline() (time.Time, bool) {
-	by := c.begun.Add(ConnectTime + ConnectTime/4)
-	if d, ok := c.Context.Deadline(); ok && d.Before(by) {
-		return d, true
-	}
-	return by, true
-}
-
-func (c *callCtx) Done() <-chan struct{} { return c.ended }
-
-func (c *callCtx) Err() error {
-	select {
-	case <-c.ended:
-		return c.why
-	default:
-		return nil
-	}
-}
-
-// end cancels the context. Only the caller calls it.
-func (c *callCtx) end(why error) {
-	if c.why == nil {
-		c.why = why
-		close(c.ended)
-	}
-}
-
-// expire cancels a context that is so old that its try should have a connection. Only the caller calls it.
-func (c *callCtx) expire(now time.Time) {
-	if now.Sub(c.begun) > ConnectTime-ResendTime {
-		c.end(context.DeadlineExceeded)
 	}
 }

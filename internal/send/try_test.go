@@ -98,13 +98,15 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
 	in(t, func(b *bench) {
 		late := new(orphans)
-		d := &detached{sender: b.Sender, onOrphan: late, caller: context.Background(), outcomes: make(chan *try, maxTries)}
-		for range 2 {
-			ended := &try{of: d, ctx: callCtx{Context: d.caller, ended: make(chan struct{})}}
+		d, r := &detached{sender: b.Sender, caller: context.Background(), wake: make(chan struct{}, maxTries)}, request("x")
+		r.OnOrphan = late
+		_, cancel := context.WithCancel(context.Background())
+		underWay := []*try{{of: d, req: r, cancel: cancel}, {of: d, req: r, cancel: cancel}}
+		for _, ended := range underWay {
 			b.asking.Add(1)
 			ended.finish()
 		}
-		d.abandon(nil)
+		d.abandon(underWay)
 		synctest.Wait()
 		assert.Len(t, late.all(), 2)
 	})

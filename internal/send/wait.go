@@ -100,13 +100,28 @@ func (w *Wait) sleep(wake, ready, changed <-chan struct{}, d time.Duration) (wok
 	case <-ready:
 	case <-changed:
 	case <-timeUp:
-		return false, w.Over()
+		select {
+		case <-wake: // at the same time
+			return true, nil
+		default:
+			return false, w.Over()
+		}
 	case <-w.Ctx.Done():
 		return false, CtxError(w.Ctx)
 	case <-w.Closed:
 		return false, ErrClosed
 	}
 	return false, nil
+}
+
+// sleepFor is sleep for the time of a limit. A deadline long after that needs no timer, which would cost something for
+// nothing.
+func (w Wait) sleepFor(wake <-chan struct{}, l *limit) (woken bool, why error) {
+	now := time.Now()
+	if w.Deadline.Sub(now) > 2*l.d {
+		w.Deadline = time.Time{}
+	}
+	return w.sleep(wake, l.begin(now).Done(), nil, 0)
 }
 
 // WithMinWait returns w with a deadline that leaves at least MinWait, for a call that is under way.
