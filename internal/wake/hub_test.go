@@ -177,7 +177,7 @@ func TestPubSubGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	})
 }
 
-// The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding. It is warned of once.
+// The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding.
 func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 100 * time.Millisecond
@@ -192,7 +192,7 @@ func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 		time.Sleep(2 * delay)
 		require.True(t, ready(a))
 		a.Leave()
-		time.Sleep(p.idleTTL + delay/2) // UNSUBSCRIBE was sent
+		time.Sleep(2*p.idleTTL - 3*delay/2) // UNSUBSCRIBE was sent
 		require.Equal(t, 1, s.Count("unsubscribe a"))
 		b := p.Join("b")
 		time.Sleep(2 * delay)
@@ -201,8 +201,6 @@ func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 		assert.False(t, b.Refused())
 		s.Publish("b")
 		assert.True(t, woken(b))
-		b.Leave()
-		time.Sleep(p.idleTTL + 2*delay)
 		assert.Equal(t, []string{s.RefuseEnd.Error()}, warned)
 	})
 }
@@ -222,7 +220,7 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 				assert.Fail(t, "a warning", "%s: %v", channel, err)
 			})
 			defer p.Close()
-			p.Quiet("hints", func(err error) { assert.Fail(t, "the quiet channel counts as refused", "%v", err) })
+			p.PingEvery(0, 0, "hints")
 			a := p.Join("a")
 			require.True(t, ready(a))
 			time.Sleep(p.second / 2)
@@ -392,8 +390,7 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 func TestPingsAreAsRareAsTheyMayBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		p.Quiet("mine", nil)
-		p.PingEvery(3*time.Second, 10*time.Second)
+		p.PingEvery(3*time.Second, 10*time.Second, "mine")
 		mine := subscribed(t, p, "mine")
 		minute := func() (pings int64) {
 			s.Pings.Store(0)
@@ -467,8 +464,8 @@ func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	})
 }
 
-// A channel that Redis refuses becomes ready, so that its waiters poll. The refusal is logged once, and affects no
-// other channel.
+// A channel that Redis refuses becomes ready, so that its waiters poll. The refusal is told, and affects no other
+// channel.
 func TestPubSubRefusedChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noPermission := waketest.Error("NOPERM No permissions to access a channel")
@@ -490,8 +487,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 		}
 		s.Publish("good2")
 		assert.True(t, woken(good2), "a refused channel disturbs another one")
-		require.Len(t, warnings, 1, "warnings")
-		assert.Contains(t, []string{"bad1", "bad2"}, warnings[0], "either of them may be refused first")
+		assert.ElementsMatch(t, []string{"bad1", "bad2"}, warnings)
 		for _, l := range []*Listener{good1, bad1, bad2, good2} {
 			l.Leave()
 		}
@@ -507,9 +503,11 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		s.ConfirmAfter = 5 * p.idleTTL
-		p.Join("x").Leave()
-		time.Sleep(4 * p.idleTTL)
 		l := p.Join("x")
+		synctest.Wait()
+		l.Leave()
+		time.Sleep(4 * p.idleTTL)
+		l = p.Join("x")
 		time.Sleep(p.idleTTL)
 		assert.True(t, ready(l), "not ready although Redis has confirmed")
 		assert.Equal(t, 1, s.Count("subscribe x"), "commands: %v", s.Commands)
@@ -551,7 +549,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		l := p.links[""]
 		assert.Zero(
 			t,
-			len(p.channels)+l.size+len(l.idling)+len(l.queues[unrouted])+len(l.queues[wanted])+len(l.queues[subscribing]),
+			len(p.channels)+len(l.mine)+len(l.wanted)+len(l.asked)+len(l.moved),
 			"something is left",
 		)
 		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
@@ -593,7 +591,7 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 				woken(l)
 			}
 			synctest.Wait()
-			assertQueues(t, p)
+			assertLists(t, p)
 			s.Publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
@@ -612,24 +610,24 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 	}
 }
 
-// A server that closes connections, or does not answer, is told of once when that has lasted for some seconds. It is
-// not told of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
-func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
+// A server that closes connections, or does not answer, is told of when that has lasted for some seconds. It is not told
+// of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
+func TestUnansweredSubscriptionsAreTold(t *testing.T) {
 	closes := func(string) error { return io.EOF }
 	for name, test := range map[string]struct {
 		does func(s *waketest.Server, p *Hub)
-		want int
+		told bool
 	}{
 		"it closes connections": {func(s *waketest.Server, p *Hub) {
 			s.Refuse = closes
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"it is silent": {func(s *waketest.Server, p *Hub) {
 			s.Silent = true
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"it closes connections while callers wait for moments": {func(s *waketest.Server, p *Hub) {
 			s.Refuse = closes
 			for range 20 {
@@ -638,24 +636,24 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				l.Leave()
 				time.Sleep(5 * time.Second)
 			}
-		}, 1},
+		}, true},
 		"it answers nothing after it was well": {func(s *waketest.Server, p *Hub) {
 			p.Join("x")
 			time.Sleep(time.Minute)
 			s.Set(func() { s.Silent = true })
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"only the quiet channel is asked for": {func(s *waketest.Server, p *Hub) {
 			s.Silent = true
-			p.Quiet("x", func(error) {})
+			p.PingEvery(0, 0, "x")
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 0},
+		}, false},
 		"it cannot be reached": {func(s *waketest.Server, p *Hub) {
 			s.Down = true
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 0},
+		}, false},
 		"it starts anew": {func(s *waketest.Server, p *Hub) {
 			for range 10 {
 				p.Join("x")
@@ -669,7 +667,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				time.Sleep(time.Second)
 				s.Set(func() { s.Refuse = nil })
 			}
-		}, 0},
+		}, false},
 		"connections break at times": {func(s *waketest.Server, p *Hub) {
 			p.Join("x")
 			for range 10 {
@@ -679,7 +677,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				s.Set(func() { s.Refuse = nil })
 			}
-		}, 0},
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -691,7 +689,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				})
 				test.does(s, p)
 				p.Close()
-				assert.Len(t, told, test.want)
+				assert.Equal(t, test.told, len(told) > 0)
 				for _, err := range told {
 					assert.ErrorIs(t, err, ErrUnanswered)
 				}

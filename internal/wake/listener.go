@@ -109,22 +109,12 @@ func (l *Listener) Leave() {
 	if i := slices.Index(ch.listeners, l); i >= 0 {
 		ch.listeners = slices.Delete(ch.listeners, i, i+1)
 	}
-	if len(ch.listeners) > 0 {
-		return
-	}
 	ch.idleSince = time.Now()
-	if !ch.idling {
-		ch.idling = true
-		ch.link.idling = append(ch.link.idling, ch)
-		if len(ch.link.idling) == 1 {
-			ch.link.kickLocked()
-		}
-	}
 }
 
 const (
-	leastRenewPause = time.Second
-	mostRenewPause  = time.Minute
+	leastKept = time.Second
+	mostKept  = time.Minute
 )
 
 // Renew replaces the connection of l, because the server that serves the channel does not know the subscription. The
@@ -132,19 +122,17 @@ const (
 // something between the Client and Redis keeps subscriptions for itself. Each connection is therefore kept for longer
 // than the previous one.
 func (l *Listener) Renew() {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	link, now := l.channel.link, time.Now()
-	switch since := now.Sub(link.renewedAt); {
-	case !l.channel.isConfirmed(), since < link.renewPause:
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	link := l.channel.link
+	switch age := time.Since(link.began); {
+	case !l.channel.isConfirmed(), age < link.keep:
 		return
-	case since > 10*mostRenewPause:
-		link.renewPause = 0
+	case age > 10*mostKept:
+		link.keep = 0
 	}
-	link.stale, link.renewedAt = true, now
-	link.renewPause = min(max(2*link.renewPause, leastRenewPause), mostRenewPause)
-	link.kickLocked()
+	link.keep = min(max(2*link.keep, leastKept), mostKept)
+	link.end(nil)
 }
 
 func (l *Listener) wakeUp() {

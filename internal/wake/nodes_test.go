@@ -283,7 +283,7 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 		time.Sleep(2 * p.idle)
 		synctest.Wait()
 		assert.Len(t, p.links, 1, "links")
-		assert.Equal(t, 1, p.links["node-1"].size, "channels of the link")
+		assert.Len(t, p.links["node-1"].mine, 1, "channels of the link")
 	})
 }
 

@@ -67,7 +67,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 					}
 					time.Sleep(10 * time.Second)
 					synctest.Wait()
-					assertQueues(t, p)
+					assertLists(t, p)
 					for _, name := range names {
 						for _, l := range listening {
 							if woken(l); !ready(l) {

@@ -227,20 +227,10 @@ var Code = []Mistake{
 	{
 		Name: "notWokenAfterReconnect", File: "internal/wake/channel.go",
 		Omits: "A waiter asks again after its connection was made anew.",
-		Changes: []Change{{
-			`	ch.wakeLocked()
-	return ch.again
-}
-
-// wakeAll wakes`,
-			`	return ch.again
-}
-
-// wakeAll wakes`,
-		}},
+		Changes: []Change{{"l.resume(ch)", ""}},
 	},
 	{
-		Name: "oldSubscription", File: "internal/wake/state.go",
+		Name: "oldSubscription", File: "internal/wake/channel.go",
 		Omits:   "A subscription of a former connection does not count.",
 		Changes: []Change{{"return ch.state == confirmed", "return ch.answer == confirmed"}},
 	},
