@@ -32,7 +32,6 @@ type bench struct {
 func (b *bench) Node(string) wake.Node {
 	return wake.Node{Dial: func() wake.Subscriber { return b.server.Dial() }}
 }
-func (*bench) Moves() bool        { return false }
 func (*bench) Reload()            {}
 func (*bench) Refused(error) bool { return false }
 

@@ -19,7 +19,6 @@ package wake
 //   - Whether a channel has listeners is not part of its state: the last one may leave in any state.
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -34,8 +33,8 @@ type channel struct {
 	ready     chan struct{} // closed at the first answer, whether confirmed or refused
 	idleSince time.Time     // when a listener last left
 
-	hear  func(message string) // called with every message; nil: there is no such function
-	again func()               // called when the channel is subscribed on another connection; nil: the same
+	hear  func(message string) // see Hears
+	again func()
 }
 
 // A state is what Redis has answered on the current connection.
@@ -47,8 +46,8 @@ const (
 	refused         // Redis does not allow it
 )
 
-// isConfirmed reports whether the channel is subscribed on the current connection.
-func (ch *channel) isConfirmed() bool { return ch.state == confirmed }
+// isConfirmed reports whether there is a channel, and it is subscribed on the current connection.
+func (ch *channel) isConfirmed() bool { return ch != nil && ch.state == confirmed }
 
 // takeChanges returns the channels to subscribe and to unsubscribe now.
 func (l *link) takeChanges(now time.Time) (subscribe []*channel, unsubscribe []string) {
@@ -78,7 +77,7 @@ func (l *link) sweep(now time.Time) (needed bool) {
 		}
 		l.forgetLocked(ch)
 	}
-	if now.Sub(l.usedAt) < l.idle {
+	if now.Sub(l.usedAt) < idleTime {
 		return true
 	}
 	delete(l.links, l.node.Name)
@@ -90,89 +89,44 @@ func (l *link) forgetLocked(ch *channel) {
 	delete(l.channels, ch.name)
 }
 
-// in returns the channels in state s.
-func (l *link) in(s state) []*channel {
+// answer records the answer s, or pending for one that says nothing about the channel, to the first outstanding
+// subscription, or to that of the channel called name if it is confirmed. err is the answer if it is an error. It returns
+// what is to be called without the mutex.
+func (l *link) answer(name string, s state, err error) (then func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Values(l.mine)), func(ch *channel) bool { return ch.state != s })
-}
-
-// answeredLocked records the answer s, or pending for one that says nothing about the channel, to the outstanding
-// subscription at index i, which is 0 as a rule. first reports whether no answer was recorded before.
-func (l *link) answeredLocked(i int, s state) (ch *channel, first bool) {
-	ch = l.asked[i]
-	copy(l.asked[1:], l.asked[:i])
+	i := slices.IndexFunc(l.asked, func(ch *channel) bool { return s != confirmed || ch.name == name })
+	if i < 0 {
+		return nil
+	}
+	ch := l.asked[i]
+	copy(l.asked[1:], l.asked[:i]) // i is 0 as a rule
 	if l.asked = l.asked[1:]; len(l.asked) == 0 {
 		l.unanswered = time.Time{}
 	} else {
 		l.unanswered = time.Now()
 	}
-	if ch.state = s; s == pending {
-		return ch, false
+	if s == pending {
+		return l.loseLocked(ch)
 	}
-	if first = ch.answer == pending; first {
+	first := ch.answer == pending
+	if ch.state, ch.answer = s, s; first {
 		close(ch.ready)
 	}
-	ch.answer = s
-	return ch, first
-}
-
-// noteConfirmed records that the channel called name is subscribed from now on. On a later connection messages may
-// have been lost in between.
-func (l *link) noteConfirmed(name string) {
-	if ch := l.confirm(name); ch != nil {
-		l.resume(ch)
-	}
-}
-
-// confirm implements noteConfirmed, and returns the channel if messages may have been lost.
-func (l *link) confirm(name string) *channel {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.asked, func(ch *channel) bool { return ch.name == name })
-	if i < 0 {
+	switch {
+	case s == refused: // the listeners continue without wake-ups
+		return func() { l.refused(ch.name, err) }
+	case first:
 		return nil
 	}
-	ch, first := l.answeredLocked(i, confirmed)
-	if first {
-		return nil
-	}
-	return ch
+	ch.wakeLocked()
+	return ch.again
 }
 
-// resume wakes the listeners of channels, and calls the functions of Resumes, because messages may have been lost.
-func (h *Hub) resume(all ...*channel) {
-	for _, again := range h.wake(all) {
-		again()
+// wakeLocked wakes the listeners, because messages may have been lost.
+func (ch *channel) wakeLocked() {
+	for _, l := range ch.listeners {
+		l.causes.Resubscribed = true
+		l.wakeUp()
 	}
-}
-
-// wake implements resume, and returns the functions that are to be called without the mutex.
-func (h *Hub) wake(all []*channel) (again []func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, ch := range all {
-		for _, l := range ch.listeners {
-			l.causes.Resubscribed = true
-			l.wakeUp()
-		}
-		if ch.again != nil {
-			again = append(again, ch.again)
-		}
-	}
-	return again
-}
-
-// noteRefused records that Redis does not allow the first channel whose answer is outstanding. Its listeners continue
-// without wake-ups.
-func (l *link) noteRefused(err error) { l.refused(l.refuse(), err) }
-
-func (l *link) refuse() (name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.asked) == 0 {
-		return ""
-	}
-	ch, _ := l.answeredLocked(0, refused)
-	return ch.name
 }

@@ -53,9 +53,8 @@ type Node struct {
 
 // A Router knows which node serves which channel.
 type Router interface {
+	// Node returns the node, whose name is "" if it is not known, or if there is only one.
 	Node(channel string) Node
-	// Moves reports whether the results of Node can change with time.
-	Moves() bool
 	// Reload refreshes the results of Node. It takes at most about as long as the read timeout of the Redis client.
 	Reload()
 	// Refused is called when a node has refused a channel, and reports whether to reconnect because of that.
@@ -69,9 +68,6 @@ type Hub struct {
 	refused func(channel string, err error) // see New
 
 	idleTTL time.Duration // how long a channel without listeners stays subscribed, at least; at most twice that
-	second  time.Duration // a second: how often a link looks whether to ping, and whether it is answered
-	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after its refusal a channel is routed again
 
 	life    context.Context // canceled by Close
 	stop    context.CancelFunc
@@ -100,9 +96,6 @@ func New(r Router, log *slog.Logger, refused func(channel string, err error)) *H
 		log:      log,
 		refused:  refused,
 		idleTTL:  500 * time.Millisecond,
-		second:   time.Second,
-		idle:     10 * time.Second,
-		reroute:  100 * time.Millisecond,
 		channels: make(map[string]*channel),
 		links:    make(map[string]*link),
 	}
@@ -112,10 +105,8 @@ func New(r Router, log *slog.Logger, refused func(channel string, err error)) *H
 
 // PingEvery sets how often a connection is pinged, which is not more than once a second: while anybody waits, and while
 // it has the channel called quiet alone, for whose messages nobody waits. If only that channel is not answered,
-// refused is not called.
+// refused is not called. PingEvery is called before the first Join.
 func (h *Hub) PingEvery(waiting, alone time.Duration, quiet string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.ping, h.rarely, h.quiet = waiting, alone, quiet
 }
 
@@ -126,37 +117,25 @@ func (h *Hub) Join(name string) *Listener {
 
 // JoinFor is like Join, for a channel wake that receives wake-ups from other sources, too.
 func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
-	if l := h.tryJoin(wake, name, nil); l != nil {
-		return l
-	}
 	home := h.router.Node(name)
-	return h.tryJoin(wake, name, &home)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	if ch == nil {
+		ch = &channel{name: name, ready: make(chan struct{})}
+		h.placeLocked(ch, home)
+	}
+	return h.joinLocked(wake, ch)
 }
 
 // JoinConfirmed is like Join if the channel called name is subscribed, and otherwise returns nil.
 func (h *Hub) JoinConfirmed(name string) *Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if ch := h.channels[name]; ch != nil && ch.isConfirmed() {
+	if ch := h.channels[name]; ch.isConfirmed() {
 		return h.joinLocked(make(chan struct{}, 1), ch)
 	}
 	return nil
-}
-
-// tryJoin implements JoinFor for a channel that already has a link, or gets the link of home. It returns nil if
-// neither is given.
-func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	ch := h.channels[name]
-	if ch == nil {
-		if home == nil {
-			return nil
-		}
-		ch = &channel{name: name, ready: make(chan struct{})}
-		h.placeLocked(ch, *home)
-	}
-	return h.joinLocked(wake, ch)
 }
 
 func (h *Hub) joinLocked(wake chan struct{}, ch *channel) *Listener {
@@ -227,15 +206,14 @@ func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
-	return ch != nil && ch.isConfirmed() && len(ch.listeners) == 0
+	return ch.isConfirmed() && len(ch.listeners) == 0
 }
 
 // IsConfirmed reports whether the channel called name is subscribed.
 func (h *Hub) IsConfirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ch := h.channels[name]
-	return ch != nil && ch.isConfirmed()
+	return h.channels[name].isConfirmed()
 }
 
 // receive passes a message to all listeners of the channel called name, and wakes them. The function that was set

@@ -25,7 +25,6 @@ import (
 type oneServer struct{ server *waketest.Server }
 
 func (r oneServer) Node(string) Node { return dialling("", r.server) }
-func (oneServer) Moves() bool        { return false }
 func (oneServer) Reload()            {}
 func (oneServer) Refused(error) bool { return false }
 
@@ -223,10 +222,10 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 			p.PingEvery(0, 0, "hints")
 			a := p.Join("a")
 			require.True(t, ready(a))
-			time.Sleep(p.second / 2)
-			s.Set(func() { s.ConfirmAfter = p.second }) // a ping is refused while the answers are outstanding
+			time.Sleep(second / 2)
+			s.Set(func() { s.ConfirmAfter = second }) // a ping is refused while the answers are outstanding
 			b, quiet := p.Join("b"), p.Join("hints")
-			time.Sleep(2 * p.second)
+			time.Sleep(2 * second)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s: %s", l.Name(), text)
 			}
@@ -240,7 +239,7 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 			s.Cut()
 			time.Sleep(time.Minute)
 			s.Set(func() { s.Refuse, s.RefusePing = nil, nil })
-			time.Sleep(3*p.second + 2*mostPause)
+			time.Sleep(3*second + 2*mostPause)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s, after %s", l.Name(), text)
 			}
@@ -289,7 +288,7 @@ func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 		l.Hears(func(message string) {
 			heard = append(heard, message)
 			assert.False(t, woken(l), "the listener was woken before")
-		})
+		}, nil)
 		require.True(t, ready(l), "not subscribed")
 		woken(l) // drains a wake-up that may be there
 		p.receive("x", "grant c:1:1 7 5000 0")
@@ -339,7 +338,7 @@ func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		p.Join("x").Leave()
-		time.Sleep(p.idle + 2*p.idleTTL)
+		time.Sleep(idleTime + 2*p.idleTTL)
 		synctest.Wait()
 		select {
 		case <-s.Conns[0].Closed:
@@ -698,19 +697,19 @@ func TestUnansweredSubscriptionsAreTold(t *testing.T) {
 	}
 }
 
-// The function of Resumes is called when the channel is subscribed on another connection, once for each, and without
+// The other function of Hears is called when the channel is subscribed on another connection, once for each, and without
 // the mutex. It is not called at the first subscription, which has missed nothing.
 func TestListenerHearsThatItsChannelResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		resumed := 0
 		l := p.Join("x")
-		l.Resumes(func() {
+		l.Hears(nil, func() {
 			p.Mutex().Lock()
 			defer p.Mutex().Unlock()
 			resumed++
 		})
-		p.Join("y").Resumes(nil)
+		p.Join("y").Hears(nil, nil)
 		require.True(t, ready(l)) // waits
 		assert.Zero(t, resumed, "at the first subscription")
 		for i := range 3 {

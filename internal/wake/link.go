@@ -34,7 +34,9 @@ type link struct {
 	mine   map[string]*channel // those that belong to it
 	usedAt time.Time           // when it was last seen to have channels, or began
 	pause  time.Duration       // before the next connection, about
-	keep   time.Duration       // how long Renew keeps a connection
+
+	renewedAt time.Time     // when Renew last replaced the connection
+	keep      time.Duration // how long it keeps the one that followed
 	// unanswered is when the first of the outstanding subscriptions was sent, or Redis last answered one, on this
 	// connection or one before it that was not answered; zero: there is none.
 	unanswered time.Time
@@ -44,7 +46,8 @@ type link struct {
 // A conn is what is known of one connection. The next one begins with a new one.
 type conn struct {
 	end context.CancelCauseFunc // ends it
-	// began is when the first subscriptions had been sent, for which go-redis had to connect; zero: not yet.
+	// began is when the first subscriptions had been sent, for which go-redis had to connect; zero: not yet. Only the
+	// goroutine that writes uses it.
 	began    time.Time
 	wanted   []*channel    // they will be subscribed
 	asked    []*channel    // their answers are outstanding, in this order
@@ -59,12 +62,15 @@ type conn struct {
 }
 
 var (
-	errSilent = errors.New("no answer to PING")
+	errSilent = fmt.Errorf("no answer to PING or SUBSCRIBE within %v", 3*second)
 	errHook   = errors.New("a hook of the Redis client has ended the goroutine that reads")
 )
 
-// mostPause is the longest pause between two connections.
-const mostPause = time.Second
+const (
+	second    = time.Second      // how often a link looks whether to ping, and whether it is answered
+	mostPause = time.Second      // between two connections
+	idleTime  = 10 * time.Second // how long a connection stays open without channels
+)
 
 // run opens one connection, after the pause, and serves it. If the link needs another one, that begins on another
 // goroutine, because a hook of the Redis client may end this one.
@@ -82,7 +88,10 @@ func (l *link) run() {
 	defer func() {
 		end(nil)
 		if needed && l.life.Err() == nil {
-			l.noteEnd(time.Now(), context.Cause(ctx))
+			for _, then := range l.die(time.Now(), context.Cause(ctx)) {
+				then()
+			}
+			l.Reload()
 			waitgroup.Go(&l.work, l.run)
 		}
 	}()
@@ -95,9 +104,6 @@ func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 	l.mu.Lock()
 	l.conn = conn{end: end, due: make(chan struct{}, 1), lostAt: time.Now()}
 	all := slices.Collect(maps.Values(l.mine))
-	for _, ch := range all {
-		ch.state = pending
-	}
 	l.mu.Unlock()
 	l.route(pending, all)
 	return l.dial()
@@ -110,36 +116,36 @@ func (l *link) dial() Subscriber {
 	return dial()
 }
 
-// noteEnd is called when a connection has ended because of why, and another one is needed.
-func (l *link) noteEnd(now time.Time, why error) {
-	if errors.Is(why, redis.ErrClosed) { // callers that wait for a message are to find that out
-		l.resume(l.in(pending)...)
-	}
-	if name := l.silentTo(now, why); name != "" {
-		l.refused(name, fmt.Errorf("%w: %w", ErrUnanswered, why))
-	}
-	if !l.began.IsZero() && now.Sub(l.began) > mostPause {
-		l.pause = 0
-	} else {
-		l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause)
-	}
-	l.Reload()
-}
-
-// silentTo returns the first channel without an answer if Redis has answered no subscription for the time of three
-// pings: a server that closes the connection, or stays silent, refuses them, too. A connection that could not be opened
-// does not count, because then Redis answers nothing else, either. Nor does one that has ended because of an answer.
-func (l *link) silentTo(now time.Time, why error) (name string) {
+// die is called when a connection has ended because of why, and another one is needed. It makes all channels pending. If
+// the Redis client is closed, their listeners and holders are to find that out. If Redis has answered no subscription for
+// the time of three pings, refused is called: a server that closes the connection, or stays silent, refuses them, too. A
+// connection that could not be opened does not count, because then Redis answers nothing else, either. Nor does one that
+// has ended because of an answer. die returns what is to be called without the mutex.
+func (l *link) die(now time.Time, why error) (then []func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.began.IsZero() || send.Answered(why) {
+	for _, ch := range l.mine {
+		if ch.state = pending; errors.Is(why, redis.ErrClosed) {
+			ch.wakeLocked()
+			if ch.again != nil {
+				then = append(then, ch.again)
+			}
+		}
+	}
+	opened := !l.began.IsZero()
+	if l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause); opened && now.Sub(l.began) > mostPause {
+		l.pause = 0
+	}
+	if !opened || send.Answered(why) {
 		l.unanswered = time.Time{}
+		return then
 	}
 	i := slices.IndexFunc(l.asked, func(ch *channel) bool { return ch.name != l.quiet })
-	if i < 0 || l.unanswered.IsZero() || now.Sub(l.unanswered) < 3*l.second {
-		return ""
+	if i >= 0 && now.Sub(l.unanswered) >= 3*second {
+		name := l.asked[i].name
+		then = append(then, func() { l.refused(name, fmt.Errorf("%w: %w", ErrUnanswered, why)) })
 	}
-	return l.asked[i].name
+	return then
 }
 
 // serve writes to one connection until it ends, or has had no channels for a while: needed is then false. It closes the
@@ -153,7 +159,7 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 		}
 		reader.Wait()
 	}()
-	tick, sweep := time.NewTicker(l.second), time.NewTicker(l.idleTTL)
+	tick, sweep := time.NewTicker(second), time.NewTicker(l.idleTTL)
 	defer tick.Stop()
 	defer sweep.Stop()
 	for ctx.Err() == nil {
@@ -162,7 +168,8 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 			l.end(err)
 			return true
 		}
-		if len(subscribe) > 0 && l.connected(time.Now()) {
+		if len(subscribe) > 0 && l.began.IsZero() {
+			l.began = time.Now()
 			waitgroup.Go(&reader, func() {
 				defer l.end(errHook)
 				defer l.caught()
@@ -190,16 +197,6 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	return true
 }
 
-// connected notes that subscriptions have been sent. first reports whether they are the first ones.
-func (l *link) connected(now time.Time) (first bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if first = l.began.IsZero(); first {
-		l.began = now
-	}
-	return first
-}
-
 // pings reports whether it is time for a ping. The answer proves that the connection is alive. It ends the connection if
 // Redis does not answer: a ping, or the subscriptions.
 func (l *link) pings(now time.Time) bool {
@@ -210,13 +207,11 @@ func (l *link) pings(now time.Time) bool {
 		every = l.rarely
 	}
 	switch {
-	case !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 5*l.second/2:
-		l.end(errSilent)
+	case !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 5*second/2,
+		len(l.asked) > 0 && min(now.Sub(l.began), now.Sub(l.unanswered)) > 3*second:
+		l.end(cmp.Or(l.momentary, errSilent))
 		return false
-	case len(l.asked) > 0 && min(now.Sub(l.began), now.Sub(l.unanswered)) > 3*l.second:
-		l.end(cmp.Or(l.momentary, fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.second)))
-		return false
-	case l.began.IsZero(), now.Sub(l.lastPing) < every-l.second/2: // it looks once a second, more or less
+	case l.began.IsZero(), now.Sub(l.lastPing) < every-second/2: // it looks once a second, more or less
 		return false
 	}
 	if l.lastPing = now; l.pingedAt.IsZero() {
@@ -265,9 +260,10 @@ func (l *link) read(conn Subscriber) error {
 		if err == nil || send.Answered(err) {
 			l.cameThrough(nil)
 		}
+		var then func() // to be called without the mutex
 		switch {
 		case err == nil:
-			l.handle(message)
+			then = l.handle(message)
 		case !send.Answered(err):
 			return err
 		case ofPing(err):
@@ -276,28 +272,32 @@ func (l *link) read(conn Subscriber) error {
 		case l.router.Refused(err):
 			return err
 		case hasMoved(err):
-			l.noteMoved("")
+			then = l.answer("", pending, nil)
 		case isMomentary(err):
 			l.cameThrough(err)
 		default:
-			l.noteRefused(err)
+			then = l.answer("", refused, err)
+		}
+		if then != nil {
+			then()
 		}
 	}
 }
 
-// handle handles one message of a connection, which is no error.
-func (l *link) handle(message any) {
+// handle handles one message of a connection, which is no error. It returns what is to be called then.
+func (l *link) handle(message any) (then func()) {
 	switch m := message.(type) {
 	case *redis.Message:
 		l.receive(m.Channel, m.Payload)
 	case *redis.Subscription:
 		switch m.Kind {
 		case "subscribe", "ssubscribe":
-			l.noteConfirmed(m.Channel)
+			return l.answer(m.Channel, confirmed, nil)
 		case "sunsubscribe": // the link asked for it, or the slot has moved to another node
-			l.noteMoved(m.Channel)
+			return l.lose(m.Channel)
 		}
 	}
+	return nil
 }
 
 // Refuses reports whether err is the answer of Redis to a SUBSCRIBE.

@@ -11,6 +11,9 @@ import "time"
 // after a channel has moved or a connection was opened.
 const rerouteWindow = 10 * time.Second
 
+// reroutePause is how long after its refusal a channel is routed again.
+const reroutePause = 100 * time.Millisecond
+
 // route moves those of the channels that are still in state from to the links of the nodes that serve them. One that is
 // confirmed stays if that is this node, or unknown. All others are subscribed anew.
 func (l *link) route(from state, all []*channel) {
@@ -36,47 +39,46 @@ func (l *link) route(from state, all []*channel) {
 // lookAround moves channels that belong to another node by now although this node has not refused them. If this node
 // has become a replica, it would accept a subscription, and deliver its messages late or not at all.
 func (l *link) lookAround() {
-	if !l.router.Moves() {
-		return
-	}
-	if l.isMoving(time.Now()) {
+	all, moving := l.subscribed(time.Now())
+	if moving {
 		l.Reload()
 	}
-	l.route(confirmed, l.in(confirmed))
+	l.route(confirmed, all)
 }
 
-func (l *link) isMoving(now time.Time) bool {
+// subscribed returns the channels that are subscribed, and whether channels of the node may be moving.
+func (l *link) subscribed(now time.Time) (all []*channel, moving bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Sub(l.lostAt) < rerouteWindow
-}
-
-// noteMoved records that the node no longer serves a channel: the confirmed channel called name or, if name is empty,
-// the first channel whose answer is outstanding. After a while, in which the router finds out who does, it is routed.
-func (l *link) noteMoved(name string) {
-	if l.evict(name) {
-		l.Reload()
+	for _, ch := range l.mine {
+		if ch.isConfirmed() {
+			all = append(all, ch)
+		}
 	}
+	return all, l.node.Name != "" && now.Sub(l.lostAt) < rerouteWindow
 }
 
-// evict implements noteMoved. first reports whether no other channel has moved that was not routed yet.
-func (l *link) evict(name string) (first bool) {
+// lose records that the node no longer serves the channel called name. It returns what is to be called without the
+// mutex.
+func (l *link) lose(name string) (then func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ch := l.mine[name]
-	switch {
-	case name == "" && len(l.asked) > 0:
-		ch, _ = l.answeredLocked(0, pending)
-	case ch == nil || !ch.isConfirmed():
-		return false
+	if ch := l.mine[name]; ch.isConfirmed() {
+		return l.loseLocked(ch)
 	}
+	return nil
+}
+
+// loseLocked records that the node no longer serves ch. After a while, in which the router finds out who does, it is
+// routed. loseLocked returns what is to be called without the mutex.
+func (l *link) loseLocked(ch *channel) (then func()) {
 	ch.state, l.lostAt = pending, time.Now()
 	if l.moved = append(l.moved, ch); len(l.moved) > 1 {
-		return false
+		return nil
 	}
 	due := l.due
-	time.AfterFunc(l.reroute, func() { due <- struct{}{} })
-	return true
+	time.AfterFunc(reroutePause, func() { due <- struct{}{} })
+	return l.Reload
 }
 
 // takeMoved returns the channels that have moved.

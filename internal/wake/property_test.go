@@ -112,7 +112,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 				for _, l := range listening {
 					l.Leave()
 				}
-				time.Sleep(p.idle + 2*p.idleTTL + time.Second)
+				time.Sleep(idleTime + 2*p.idleTTL + time.Second)
 				synctest.Wait()
 				if len(p.channels) != 0 || len(p.links) != 0 {
 					return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))

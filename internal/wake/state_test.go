@@ -25,7 +25,6 @@ var allStates = []string{"wanted", "asked", "moved", "confirmed", "refused"}
 type oneHome string
 
 func (r *oneHome) Node(string) Node { return dialling(string(*r), &waketest.Server{}) }
-func (*oneHome) Moves() bool        { return true }
 func (*oneHome) Reload()            {}
 func (*oneHome) Refused(error) bool { return false }
 
@@ -108,13 +107,18 @@ func assertLists(t *testing.T, h *Hub) map[*channel]string {
 	return listed
 }
 
+func (l *link) connectAgain() {
+	l.die(time.Now(), nil)
+	l.startOver(func(error) {})
+}
+
 // stateEvents are all events that can happen to a channel.
 var stateEvents = map[string]func(*stateBench){
 	"the writer subscribes": func(b *stateBench) { b.link.takeChanges(time.Now()) },
-	"Redis confirms":        func(b *stateBench) { b.link.noteConfirmed("x") },
-	"Redis refuses":         func(b *stateBench) { b.link.noteRefused(waketest.Error("NOPERM")) },
-	"Redis redirects":       func(b *stateBench) { b.link.noteMoved("") },
-	"the slot leaves":       func(b *stateBench) { b.link.noteMoved("x") },
+	"Redis confirms":        func(b *stateBench) { b.link.answer("x", confirmed, nil) },
+	"Redis refuses":         func(b *stateBench) { b.link.answer("", refused, waketest.Error("NOPERM")) },
+	"Redis redirects":       func(b *stateBench) { b.link.answer("", pending, nil) },
+	"the slot leaves":       func(b *stateBench) { b.link.lose("x") },
 	"it is still here":      func(b *stateBench) { b.link.route(pending, b.link.takeMoved()) },
 	"it is elsewhere": func(b *stateBench) {
 		*b.home = "there"
@@ -124,10 +128,10 @@ var stateEvents = map[string]func(*stateBench){
 		*b.home = "there"
 		b.link.lookAround()
 	},
-	"a new connection": func(b *stateBench) { b.link.startOver(func(error) {}) },
+	"a new connection": func(b *stateBench) { b.link.connectAgain() },
 	"a new connection, and it is elsewhere": func(b *stateBench) {
 		*b.home = "there"
-		b.link.startOver(func(error) {})
+		b.link.connectAgain()
 	},
 	"the writer looks, after long": func(b *stateBench) { b.link.sweep(time.Now().Add(b.hub.idleTTL)) },
 }
@@ -254,7 +258,7 @@ func TestStatesThatAreElsewhereForAMomentStaySubscribed(t *testing.T) {
 		b := newStateBench(t, "confirmed", true)
 		stateEvents["the writer looks, and it is elsewhere"](b)
 		*b.home = "here"
-		b.hub.links["there"].startOver(func(error) {})
+		b.hub.links["there"].connectAgain()
 		subscribe, unsubscribe := b.link.takeChanges(time.Now())
 		s := &waketest.Server{}
 		require.NoError(t, write(s.Dial(), subscribe, unsubscribe))
