@@ -636,7 +636,6 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 	} {
 		s := &shards{}
 		assert.Equal(t, want, s.Refused(testredis.AnswerError(text)), text)
-		assert.Equal(t, !want, s.Moves(), "slots move: %s", text)
 		assert.Equal(t, !want, s.Counts(), "a server knows all subscribers: %s", text)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -215,6 +216,7 @@ type userEvents struct {
 	log      *slog.Logger
 	observer Observer // nil if the Client has none
 	panicked atomic.Bool
+	told     sync.Map      // the warnings about subscriptions, each of which is logged once
 	calls    *atomic.Int64 // of the Observer that have not returned
 }
 
@@ -320,6 +322,9 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 		text += "; grant this user access to the channels redisson_*, and the command subscribe"
 	case strings.Contains(strings.ToLower(err.Error()), "unknown command"):
 		text += "; this server, or a proxy before it, has no command for it"
+	}
+	if _, told := e.told.LoadOrStore(text, true); told {
+		return
 	}
 	e.log.Warn(text, "channel", cutName(channel), "error", err)
 }

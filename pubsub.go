@@ -34,7 +34,6 @@ var publish, publishInShard, inBothWays any = "publish", "spublish", "publish+sp
 type oneServer func() wake.Subscriber
 
 func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
-func (dial oneServer) Moves() bool           { return false }
 func (dial oneServer) Reload()               {}
 func (dial oneServer) Refused(error) bool    { return false }
 func (dial oneServer) Counts() bool          { return true }
@@ -103,11 +102,6 @@ func (u *unknown) Node(channel string) wake.Node {
 	return home
 }
 
-func (u *unknown) Moves() bool {
-	all := u.slots.Load()
-	return all != nil && len(*all) > 0
-}
-
 func (u *unknown) Counts() bool { return true }
 
 // Refused also notes that the servers may be those of a Cluster: one of them has said so, or is too old to say it.
@@ -164,8 +158,6 @@ func (s *shards) home(key string) string {
 	}
 	return master.Options().Addr
 }
-
-func (s *shards) Moves() bool { return s.Counts() }
 
 // Counts reports false for a Cluster before Redis 7.0: other servers than that of the slot have subscribers, too.
 func (s *shards) Counts() bool { return s.verb == inBothWays || !s.noShards.Load() }

@@ -86,7 +86,6 @@ type oneFake struct{ redis *fakeredis.Redis }
 func (f oneFake) Node(string) wake.Node {
 	return wake.Node{Dial: func() wake.Subscriber { return f.redis.Subscribe() }}
 }
-func (oneFake) Moves() bool        { return false }
 func (oneFake) Reload()            {}
 func (oneFake) Refused(error) bool { return false }
 func (oneFake) Counts() bool       { return true }

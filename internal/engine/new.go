@@ -22,10 +22,8 @@ func New(c Config, sending send.Config) *Engine {
 	e.draining.done = make(chan struct{})
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)
-	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
-		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
-	})
-	e.pubsub.PingEvery(e.PollInterval, e.WatchdogTimeout/3)
+	e.pubsub = wake.New(e.Servers, e.Log, e.subscriptionRefused)
+	e.pubsub.PingEvery(e.PollInterval, e.WatchdogTimeout/3, e.Channel)
 	e.fulfil = e.carryOut
 	e.poller = e.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
@@ -35,9 +33,14 @@ func New(c Config, sending send.Config) *Engine {
 	e.losses.lines = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = e.newWatchdog()
-	if e.Channel != "" {
-		e.pubsub.Quiet(e.Channel, e.hints.Refuse)
-	}
 	e.slow = slowHost{e}.newWatch()
 	return e
+}
+
+func (e *Engine) subscriptionRefused(channel string, err error) {
+	if channel != "" && channel == e.Channel {
+		e.hints.Refuse(err)
+		return
+	}
+	e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 }

@@ -109,8 +109,7 @@ func (c *Channel) Hear(old bool) {
 
 func (c *Channel) join() {
 	l := c.Join(c.Channel)
-	l.Hears(c.Heard)
-	l.Resumes(c.Sweep)
+	l.Hears(c.Heard, c.Sweep)
 	if !c.keep(l) {
 		l.Leave()
 	}

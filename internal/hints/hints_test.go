@@ -32,7 +32,6 @@ type bench struct {
 func (b *bench) Node(string) wake.Node {
 	return wake.Node{Dial: func() wake.Subscriber { return b.server.Dial() }}
 }
-func (*bench) Moves() bool        { return false }
 func (*bench) Reload()            {}
 func (*bench) Refused(error) bool { return false }
 
@@ -47,14 +46,13 @@ func (b *bench) spawn(job func()) {
 func newBench(t *testing.T) *bench {
 	b := &bench{server: new(waketest.Server)}
 	log := slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	hub := wake.New(b, log, func(string, error) {})
+	hub := wake.New(b, log, func(_ string, err error) { b.Refuse(err) })
 	b.Channel = New(Config{
 		ID: "me", Channel: "hints:me", Log: log,
 		Check: func(name string) { b.checked = append(b.checked, name) },
 		Sweep: func() { b.sweeps++ },
 		Life:  context.Background(), Join: hub.Join, Spawn: b.spawn, Later: func(report func()) { report() },
 	})
-	hub.Quiet("hints:me", b.Refuse)
 	t.Cleanup(hub.Close)
 	return b
 }

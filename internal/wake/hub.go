@@ -20,6 +20,8 @@
 //   - A connection is never repaired, only replaced. The subscriptions of a connection are therefore exactly those
 //     that were requested on it, in the same order.
 //   - A channel belongs to one link, and moves to another link when a different server begins to serve it.
+//   - What is known of a connection dies with it. The next one begins with all channels of the link, as if they were
+//     new, except that their listeners know that messages may have been lost.
 package wake
 
 import (
@@ -51,9 +53,8 @@ type Node struct {
 
 // A Router knows which node serves which channel.
 type Router interface {
+	// Node returns the node, whose name is "" if it is not known, or if there is only one.
 	Node(channel string) Node
-	// Moves reports whether the results of Node can change with time.
-	Moves() bool
 	// Reload refreshes the results of Node. It takes at most about as long as the read timeout of the Redis client.
 	Reload()
 	// Refused is called when a node has refused a channel, and reports whether to reconnect because of that.
@@ -62,16 +63,14 @@ type Router interface {
 
 // A Hub holds the subscribed channels and the connections for them.
 type Hub struct {
-	router Router
-	log    *slog.Logger
-	warn   func(channel string, err error) // see New
+	router  Router
+	log     *slog.Logger
+	refused func(channel string, err error) // see New
 
-	idleTTL time.Duration // how long a channel without listeners stays subscribed
-	second  time.Duration // a second: how often a link looks whether to ping, and whether it is answered
-	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after its refusal a channel is routed again; shorter than idleTTL
+	idleTTL time.Duration // how long a channel without listeners stays subscribed, at least; at most twice that
 
-	closed  chan struct{}
+	life    context.Context // canceled by Close
+	stop    context.CancelFunc
 	work    sync.WaitGroup
 	reloads atomic.Int32 // the number of reloads under way
 
@@ -79,52 +78,36 @@ type Hub struct {
 	channels map[string]*channel
 	links    map[string]*link // by the name of the node
 	reloadAt time.Time        // the next reload does not start before
-	stopped  bool
-	warned   bool
-	// warnedOfSilence is set when warn was called with ErrUnanswered.
-	warnedOfSilence bool
 
 	ping, rarely time.Duration // see PingEvery
-
-	quiet   string // the channel whose refusal is not for warn; or ""
-	refused func(error)
+	quiet        string
 }
 
-// ErrUnanswered matches the error that warn gets if subscriptions are not answered.
+// ErrUnanswered matches the error that refused gets if subscriptions are not answered.
 var ErrUnanswered = errors.New("the server answers no subscription")
 
-// New returns a Hub without channels. The Hub calls warn at most twice: with the first channel that Redis does not
-// allow; and with ErrUnanswered, and a channel, when connections that are asked for subscriptions have been closed or
-// silent for some seconds. The calls are made on goroutines that read messages or connect, so warn must not block.
-func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub {
-	return &Hub{
+// New returns a Hub without channels. The Hub calls refused with each channel that Redis does not allow, with "" if
+// Redis does not allow a subscription to end, and with ErrUnanswered and a channel each time that a connection is given
+// up after connections that are asked for subscriptions have been closed or silent for some seconds. The calls are made
+// on goroutines that read messages or connect, so refused must not block.
+func New(r Router, log *slog.Logger, refused func(channel string, err error)) *Hub {
+	h := &Hub{
 		router:   r,
 		log:      log,
-		warn:     warn,
+		refused:  refused,
 		idleTTL:  500 * time.Millisecond,
-		second:   time.Second,
-		idle:     10 * time.Second,
-		reroute:  100 * time.Millisecond,
-		closed:   make(chan struct{}),
 		channels: make(map[string]*channel),
 		links:    make(map[string]*link),
 	}
-}
-
-// Quiet excepts the channel called name from warn: it does not count as the first channel that is refused. Instead
-// refused is called, each time that Redis does not allow it, on the goroutine that reads messages.
-func (h *Hub) Quiet(name string, refused func(error)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.quiet, h.refused = name, refused
+	h.life, h.stop = context.WithCancel(context.Background())
+	return h
 }
 
 // PingEvery sets how often a connection is pinged, which is not more than once a second: while anybody waits, and while
-// it has the quiet channel alone.
-func (h *Hub) PingEvery(waiting, quiet time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ping, h.rarely = waiting, quiet
+// it has the channel called quiet alone, for whose messages nobody waits. If only that channel is not answered,
+// refused is not called. PingEvery is called before the first Join.
+func (h *Hub) PingEvery(waiting, alone time.Duration, quiet string) {
+	h.ping, h.rarely, h.quiet = waiting, alone, quiet
 }
 
 // Join starts listening to the channel called name.
@@ -134,38 +117,25 @@ func (h *Hub) Join(name string) *Listener {
 
 // JoinFor is like Join, for a channel wake that receives wake-ups from other sources, too.
 func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
-	if l := h.tryJoin(wake, name, nil); l != nil {
-		return l
-	}
 	home := h.router.Node(name)
-	return h.tryJoin(wake, name, &home)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	if ch == nil {
+		ch = &channel{name: name, ready: make(chan struct{})}
+		h.placeLocked(ch, home)
+	}
+	return h.joinLocked(wake, ch)
 }
 
 // JoinConfirmed is like Join if the channel called name is subscribed, and otherwise returns nil.
 func (h *Hub) JoinConfirmed(name string) *Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if ch := h.channels[name]; ch != nil && ch.isConfirmed() {
+	if ch := h.channels[name]; ch.isConfirmed() {
 		return h.joinLocked(make(chan struct{}, 1), ch)
 	}
 	return nil
-}
-
-// tryJoin implements JoinFor for a channel that already has a link, or gets the link of home. It returns nil if
-// neither is given.
-func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	ch := h.channels[name]
-	if ch == nil {
-		if home == nil {
-			return nil
-		}
-		ch = &channel{name: name, ready: make(chan struct{})}
-		h.channels[name] = ch
-		h.placeLocked(ch, *home)
-	}
-	return h.joinLocked(wake, ch)
 }
 
 func (h *Hub) joinLocked(wake chan struct{}, ch *channel) *Listener {
@@ -184,7 +154,7 @@ const (
 func (h *Hub) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stopped || h.reloads.Load() >= mostReloads {
+	if h.life.Err() != nil || h.reloads.Load() >= mostReloads {
 		return
 	}
 	h.reloads.Add(1)
@@ -199,7 +169,7 @@ func (h *Hub) Reload() {
 		select {
 		case <-time.After(time.Until(begin)):
 			h.router.Reload()
-		case <-h.closed:
+		case <-h.life.Done():
 		}
 	})
 }
@@ -211,20 +181,24 @@ func (h *Hub) caught() {
 	}
 }
 
-// placeLocked assigns a channel to the link of its node.
+// placeLocked assigns a channel to the link of its node, which subscribes it.
 func (h *Hub) placeLocked(ch *channel, home Node) {
 	l := h.links[home.Name]
 	if l == nil {
-		l = &link{Hub: h, node: home, kick: make(chan struct{}, 1)}
+		l = &link{Hub: h, kick: make(chan struct{}, 1), mine: make(map[string]*channel), usedAt: time.Now()}
 		h.links[home.Name] = l
-		if !h.stopped {
+		if h.life.Err() == nil {
 			waitgroup.Go(&h.work, l.run)
 		}
 	}
-	ch.link = l
-	l.size++
-	l.enqueueLocked(ch, wanted)
-	l.kickLocked()
+	l.node = home // its dial function may have changed
+	ch.link, ch.state = l, pending
+	h.channels[ch.name], l.mine[ch.name] = ch, ch
+	l.wanted = append(l.wanted, ch)
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
 }
 
 // HearsForNobody reports whether the channel called name is subscribed although it has no listeners.
@@ -232,15 +206,14 @@ func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
-	return ch != nil && ch.isConfirmed() && len(ch.listeners) == 0
+	return ch.isConfirmed() && len(ch.listeners) == 0
 }
 
 // IsConfirmed reports whether the channel called name is subscribed.
 func (h *Hub) IsConfirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ch := h.channels[name]
-	return ch != nil && ch.isConfirmed()
+	return h.channels[name].isConfirmed()
 }
 
 // receive passes a message to all listeners of the channel called name, and wakes them. The function that was set
@@ -281,7 +254,7 @@ func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ch := range h.channels {
-		if ch.answer != 0 && ch.name != h.quiet {
+		if ch.answer != pending && ch.name != h.quiet {
 			return true
 		}
 	}
@@ -307,10 +280,7 @@ func (h *Hub) Mutex() *sync.Mutex { return &h.mu }
 // Close closes the connections and waits for their goroutines.
 func (h *Hub) Close() {
 	h.mu.Lock()
-	if !h.stopped {
-		h.stopped = true
-		close(h.closed)
-	}
+	h.stop()
 	h.mu.Unlock()
 	h.work.Wait()
 }

@@ -25,7 +25,6 @@ import (
 type oneServer struct{ server *waketest.Server }
 
 func (r oneServer) Node(string) Node { return dialling("", r.server) }
-func (oneServer) Moves() bool        { return false }
 func (oneServer) Reload()            {}
 func (oneServer) Refused(error) bool { return false }
 
@@ -177,7 +176,7 @@ func TestPubSubGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	})
 }
 
-// The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding. It is warned of once.
+// The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding.
 func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 100 * time.Millisecond
@@ -192,7 +191,7 @@ func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 		time.Sleep(2 * delay)
 		require.True(t, ready(a))
 		a.Leave()
-		time.Sleep(p.idleTTL + delay/2) // UNSUBSCRIBE was sent
+		time.Sleep(2*p.idleTTL - 3*delay/2) // UNSUBSCRIBE was sent
 		require.Equal(t, 1, s.Count("unsubscribe a"))
 		b := p.Join("b")
 		time.Sleep(2 * delay)
@@ -201,8 +200,6 @@ func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 		assert.False(t, b.Refused())
 		s.Publish("b")
 		assert.True(t, woken(b))
-		b.Leave()
-		time.Sleep(p.idleTTL + 2*delay)
 		assert.Equal(t, []string{s.RefuseEnd.Error()}, warned)
 	})
 }
@@ -222,13 +219,13 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 				assert.Fail(t, "a warning", "%s: %v", channel, err)
 			})
 			defer p.Close()
-			p.Quiet("hints", func(err error) { assert.Fail(t, "the quiet channel counts as refused", "%v", err) })
+			p.PingEvery(0, 0, "hints")
 			a := p.Join("a")
 			require.True(t, ready(a))
-			time.Sleep(p.second / 2)
-			s.Set(func() { s.ConfirmAfter = p.second }) // a ping is refused while the answers are outstanding
+			time.Sleep(second / 2)
+			s.Set(func() { s.ConfirmAfter = second }) // a ping is refused while the answers are outstanding
 			b, quiet := p.Join("b"), p.Join("hints")
-			time.Sleep(2 * p.second)
+			time.Sleep(2 * second)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s: %s", l.Name(), text)
 			}
@@ -242,7 +239,7 @@ func TestPubSubPassingErrorRefusesNoChannel(t *testing.T) {
 			s.Cut()
 			time.Sleep(time.Minute)
 			s.Set(func() { s.Refuse, s.RefusePing = nil, nil })
-			time.Sleep(3*p.second + 2*mostPause)
+			time.Sleep(3*second + 2*mostPause)
 			for _, l := range []*Listener{a, b, quiet} {
 				assert.True(t, l.Confirmed() && !l.Refused(), "%s, after %s", l.Name(), text)
 			}
@@ -291,7 +288,7 @@ func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 		l.Hears(func(message string) {
 			heard = append(heard, message)
 			assert.False(t, woken(l), "the listener was woken before")
-		})
+		}, nil)
 		require.True(t, ready(l), "not subscribed")
 		woken(l) // drains a wake-up that may be there
 		p.receive("x", "grant c:1:1 7 5000 0")
@@ -341,7 +338,7 @@ func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		p.Join("x").Leave()
-		time.Sleep(p.idle + 2*p.idleTTL)
+		time.Sleep(idleTime + 2*p.idleTTL)
 		synctest.Wait()
 		select {
 		case <-s.Conns[0].Closed:
@@ -392,8 +389,7 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 func TestPingsAreAsRareAsTheyMayBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		p.Quiet("mine", nil)
-		p.PingEvery(3*time.Second, 10*time.Second)
+		p.PingEvery(3*time.Second, 10*time.Second, "mine")
 		mine := subscribed(t, p, "mine")
 		minute := func() (pings int64) {
 			s.Pings.Store(0)
@@ -467,8 +463,8 @@ func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	})
 }
 
-// A channel that Redis refuses becomes ready, so that its waiters poll. The refusal is logged once, and affects no
-// other channel.
+// A channel that Redis refuses becomes ready, so that its waiters poll. The refusal is told, and affects no other
+// channel.
 func TestPubSubRefusedChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noPermission := waketest.Error("NOPERM No permissions to access a channel")
@@ -490,8 +486,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 		}
 		s.Publish("good2")
 		assert.True(t, woken(good2), "a refused channel disturbs another one")
-		require.Len(t, warnings, 1, "warnings")
-		assert.Contains(t, []string{"bad1", "bad2"}, warnings[0], "either of them may be refused first")
+		assert.ElementsMatch(t, []string{"bad1", "bad2"}, warnings)
 		for _, l := range []*Listener{good1, bad1, bad2, good2} {
 			l.Leave()
 		}
@@ -507,9 +502,11 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		s.ConfirmAfter = 5 * p.idleTTL
-		p.Join("x").Leave()
-		time.Sleep(4 * p.idleTTL)
 		l := p.Join("x")
+		synctest.Wait()
+		l.Leave()
+		time.Sleep(4 * p.idleTTL)
+		l = p.Join("x")
 		time.Sleep(p.idleTTL)
 		assert.True(t, ready(l), "not ready although Redis has confirmed")
 		assert.Equal(t, 1, s.Count("subscribe x"), "commands: %v", s.Commands)
@@ -551,7 +548,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		l := p.links[""]
 		assert.Zero(
 			t,
-			len(p.channels)+l.size+len(l.idling)+len(l.queues[unrouted])+len(l.queues[wanted])+len(l.queues[subscribing]),
+			len(p.channels)+len(l.mine)+len(l.wanted)+len(l.asked)+len(l.moved),
 			"something is left",
 		)
 		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
@@ -593,7 +590,7 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 				woken(l)
 			}
 			synctest.Wait()
-			assertQueues(t, p)
+			assertLists(t, p)
 			s.Publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
@@ -612,24 +609,24 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 	}
 }
 
-// A server that closes connections, or does not answer, is told of once when that has lasted for some seconds. It is
-// not told of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
-func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
+// A server that closes connections, or does not answer, is told of when that has lasted for some seconds. It is not told
+// of if Redis cannot be reached at all, starts anew, or has answered a subscription in between.
+func TestUnansweredSubscriptionsAreTold(t *testing.T) {
 	closes := func(string) error { return io.EOF }
 	for name, test := range map[string]struct {
 		does func(s *waketest.Server, p *Hub)
-		want int
+		told bool
 	}{
 		"it closes connections": {func(s *waketest.Server, p *Hub) {
 			s.Refuse = closes
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"it is silent": {func(s *waketest.Server, p *Hub) {
 			s.Silent = true
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"it closes connections while callers wait for moments": {func(s *waketest.Server, p *Hub) {
 			s.Refuse = closes
 			for range 20 {
@@ -638,24 +635,24 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				l.Leave()
 				time.Sleep(5 * time.Second)
 			}
-		}, 1},
+		}, true},
 		"it answers nothing after it was well": {func(s *waketest.Server, p *Hub) {
 			p.Join("x")
 			time.Sleep(time.Minute)
 			s.Set(func() { s.Silent = true })
 			time.Sleep(time.Minute)
-		}, 1},
+		}, true},
 		"only the quiet channel is asked for": {func(s *waketest.Server, p *Hub) {
 			s.Silent = true
-			p.Quiet("x", func(error) {})
+			p.PingEvery(0, 0, "x")
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 0},
+		}, false},
 		"it cannot be reached": {func(s *waketest.Server, p *Hub) {
 			s.Down = true
 			p.Join("x")
 			time.Sleep(time.Minute)
-		}, 0},
+		}, false},
 		"it starts anew": {func(s *waketest.Server, p *Hub) {
 			for range 10 {
 				p.Join("x")
@@ -669,7 +666,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				time.Sleep(time.Second)
 				s.Set(func() { s.Refuse = nil })
 			}
-		}, 0},
+		}, false},
 		"connections break at times": {func(s *waketest.Server, p *Hub) {
 			p.Join("x")
 			for range 10 {
@@ -679,7 +676,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				s.Set(func() { s.Refuse = nil })
 			}
-		}, 0},
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -691,7 +688,7 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 				})
 				test.does(s, p)
 				p.Close()
-				assert.Len(t, told, test.want)
+				assert.Equal(t, test.told, len(told) > 0)
 				for _, err := range told {
 					assert.ErrorIs(t, err, ErrUnanswered)
 				}
@@ -700,19 +697,19 @@ func TestUnansweredSubscriptionsAreToldOnce(t *testing.T) {
 	}
 }
 
-// The function of Resumes is called when the channel is subscribed on another connection, once for each, and without
+// The other function of Hears is called when the channel is subscribed on another connection, once for each, and without
 // the mutex. It is not called at the first subscription, which has missed nothing.
 func TestListenerHearsThatItsChannelResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		resumed := 0
 		l := p.Join("x")
-		l.Resumes(func() {
+		l.Hears(nil, func() {
 			p.Mutex().Lock()
 			defer p.Mutex().Unlock()
 			resumed++
 		})
-		p.Join("y").Resumes(nil)
+		p.Join("y").Hears(nil, nil)
 		require.True(t, ready(l)) // waits
 		assert.Zero(t, resumed, "at the first subscription")
 		for i := range 3 {

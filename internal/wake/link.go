@@ -11,12 +11,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,227 +30,82 @@ type link struct {
 	*Hub
 	node Node // its name never changes
 
-	kick      chan struct{} // makes the writer check the queues
-	size      int           // the number of channels that belong to it
-	idling    []*channel    // channels without listeners, roughly in the order in which the last listener left
-	queues    queues
-	routeAt   time.Time // when to find the nodes of the unrouted channels
-	unwanted  []string  // names to unsubscribe, because the channels belong to other nodes
-	lastMoved time.Time // when the current connection began, or the node last lost a channel
-	// pingedAt is when the first ping was sent after which nothing arrived on this connection; zero: there is none.
-	pingedAt   time.Time
-	lastPing   time.Time     // when a ping was last sent
-	stale      bool          // the connection must be replaced
-	renewedAt  time.Time     // when it last became stale
-	renewPause time.Duration // how long after renewedAt it does not become stale again
-	emptySince time.Time     // when the last channel left
-	// unanswered is when the first subscription was sent that got no answer on its connection, since Redis has last
-	// answered one; zero: there is none.
+	kick   chan struct{}       // tells the writer that channels are wanted
+	mine   map[string]*channel // those that belong to it
+	usedAt time.Time           // when it was last seen to have channels, or began
+	pause  time.Duration       // before the next connection, about
+
+	renewedAt time.Time     // when Renew last replaced the connection
+	keep      time.Duration // how long it keeps the one that followed
+	// unanswered is when the first of the outstanding subscriptions was sent, or Redis last answered one, on this
+	// connection or one before it that was not answered; zero: there is none.
 	unanswered time.Time
+	conn
 }
 
-// isStale reports whether the connection must be replaced.
-func (l *link) isStale() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stale
+// A conn is what is known of one connection. The next one begins with a new one.
+type conn struct {
+	end context.CancelCauseFunc // ends it
+	// began is when the first subscriptions had been sent, for which go-redis had to connect; zero: not yet. Only the
+	// goroutine that writes uses it.
+	began    time.Time
+	wanted   []*channel    // they will be subscribed
+	asked    []*channel    // their answers are outstanding, in this order
+	moved    []*channel    // the node no longer serves them
+	due      chan struct{} // tells the writer to find out who does
+	unwanted []string      // names to unsubscribe
+	lostAt   time.Time     // when it was opened, or the node last lost a channel
+	// pingedAt is when the first ping was sent after which nothing arrived; zero: there is none.
+	pingedAt  time.Time
+	lastPing  time.Time // when a ping was last sent
+	momentary error     // the last answer that says nothing about a channel; or nil
 }
 
-func (l *link) kickLocked() {
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
-}
+var (
+	errSilent = fmt.Errorf("no answer to PING or SUBSCRIBE within %v", 3*second)
+	errHook   = errors.New("a hook of the Redis client has ended the goroutine that reads")
+)
 
-// run keeps a connection open while the link has channels, and for a while after that.
+const (
+	second    = time.Second      // how often a link looks whether to ping, and whether it is answered
+	mostPause = time.Second      // between two connections
+	idleTime  = 10 * time.Second // how long a connection stays open without channels
+)
+
+// run opens one connection, after the pause, and serves it. If the link needs another one, that begins on another
+// goroutine, because a hook of the Redis client may end this one.
 func (l *link) run() {
 	pprof.SetGoroutineLabels(context.Background()) // those of the caller that was the first one to wait
-	ended := false
-	defer func() {
-		if !ended { // a hook of the Redis client has ended the goroutine
-			waitgroup.Go(&l.work, func() {
-				if l.waits(mostPause) {
-					l.run()
-				}
-			})
-		}
-	}()
-	var pause time.Duration
-	for {
-		worked, needed, why := l.session()
-		if ended = !needed; ended {
-			return
-		}
-		l.noteUnanswered(time.Now(), why)
-		if worked {
-			pause = 0
-		}
-		l.Reload()
-		if ended = !l.waits(pause/2 + rand.N(pause/2+1)); ended {
-			return
-		}
-		pause = min(max(2*pause, 20*time.Millisecond), mostPause)
-	}
-}
-
-// mostPause is the longest pause between two connections.
-const mostPause = time.Second
-
-// waits waits for d. It returns false if the hub is closed.
-func (l *link) waits(d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-l.closed:
-		return false
-	}
-}
-
-// session opens one connection and serves it. See serve for the results.
-func (l *link) session() (worked, needed bool, why error) {
-	needed = true // if a hook panics
-	defer l.caught()
-	return l.serve(l.startOver())
-}
-
-// serve writes to one connection until it fails, or has had no channels for a while. It then closes the connection
-// and waits for its reader. worked reports whether anything was received on the connection, and needed whether the
-// link needs another one. why is the error with which the reader has ended, or nil if there was no reader.
-func (l *link) serve(conn Subscriber) (worked, needed bool, why error) {
-	var reader sync.WaitGroup
-	var heard atomic.Bool
-	var ended error // written by the reader
-	failed := make(chan struct{})
-	defer func() {
-		_ = conn.Close()
-		reader.Wait()
-		worked, why = heard.Load(), ended
-	}()
-
-	tick := time.NewTicker(l.second)
-	defer tick.Stop()
-	look := time.NewTimer(time.Hour) // reset before it is used
-	defer look.Stop()
-	for reading := false; ; {
-		l.rerouteNow(time.Now())
-		subscribe, unsubscribe, next := l.changes(time.Now())
-		if next == 0 {
-			return false, false, nil
-		}
-		if err := write(conn, subscribe, unsubscribe); err != nil {
-			if errors.Is(err, redis.ErrClosed) {
-				l.wakeAll()
-			}
-			return false, true, nil
-		}
-		if !reading && len(subscribe) > 0 {
-			reading = true
-			l.noteConnected(time.Now())
-			waitgroup.Go(&reader, func() {
-				defer close(failed)
-				defer l.caught()
-				ended = l.read(conn, &heard)
-			})
-		}
-		look.Reset(next)
+	if pause := l.pause/2 + rand.N(l.pause/2+1); pause > 0 {
 		select {
-		case <-l.kick:
-			if l.isStale() {
-				return false, true, nil
+		case <-time.After(pause):
+		case <-l.life.Done():
+			return
+		}
+	}
+	ctx, end := context.WithCancelCause(l.life)
+	needed := true
+	defer func() {
+		end(nil)
+		if needed && l.life.Err() == nil {
+			for _, then := range l.die(time.Now(), context.Cause(ctx)) {
+				then()
 			}
-		case <-look.C:
-		case <-tick.C:
-			if reading && !l.isAlive(conn) {
-				return false, true, nil
-			}
-			l.lookAround()
-		case <-failed:
-			return false, true, nil
-		case <-l.closed:
-			return false, false, nil
+			l.Reload()
+			waitgroup.Go(&l.work, l.run)
 		}
-	}
+	}()
+	defer l.caught()
+	needed = l.serve(ctx, l.startOver(end))
 }
 
-// noteConnected records that the first subscriptions were sent at now. go-redis had to connect for them.
-func (l *link) noteConnected(now time.Time) {
+// startOver begins a connection with all channels of the link, unless they belong to another node by now.
+func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, ch := range l.queues[subscribing] {
-		ch.askedAt = now
-	}
-}
-
-// isAlive reports whether Redis answers on this connection, as far as this is known. It pings if it is time to.
-func (l *link) isAlive(conn Subscriber) bool {
-	now := time.Now() // the value of the tick may be long past, because a router or a connection took that long
-	return !l.unanswers(now) && (!l.pings(now) || conn.Ping(context.Background()) == nil)
-}
-
-// unanswers reports whether Redis does not answer on this connection: a ping, or a subscription.
-func (l *link) unanswers(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 5*l.second/2 || l.unconfirmedLocked(now)
-}
-
-// pings reports whether it is time for a ping. The answer proves that the connection is alive.
-func (l *link) pings(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	every := l.ping
-	if quiet := l.channels[l.quiet]; quiet != nil && quiet.link == l && l.size == 1 {
-		every = l.rarely
-	}
-	if now.Sub(l.lastPing) < every-l.second/2 { // it looks once a second, more or less
-		return false
-	}
-	if l.lastPing = now; l.pingedAt.IsZero() {
-		l.pingedAt = now
-	}
-	return true
-}
-
-// cameThrough records that something arrived on the connection.
-func (l *link) cameThrough() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.pingedAt = time.Time{}
-}
-
-// write sends the changes of the subscriptions.
-func write(conn Subscriber, subscribe, unsubscribe []string) error {
-	for _, name := range subscribe {
-		// One command for each channel, so that a refusal can be attributed to its channel.
-		if err := conn.Subscribe(context.Background(), name); err != nil {
-			return err
-		}
-	}
-	if len(unsubscribe) == 0 {
-		return nil
-	}
-	return conn.Unsubscribe(context.Background(), unsubscribe...)
-}
-
-// startOver opens a connection and makes all channels of the link unrouted, so that they are subscribed on it unless
-// they belong to another node by now. Channels that are no longer needed are forgotten.
-func (l *link) startOver() Subscriber {
-	l.mu.Lock()
-	l.queues = queues{}
-	for _, ch := range l.channels {
-		switch {
-		case ch.link != l:
-		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.idleTTL:
-			l.forgetLocked(ch)
-		default:
-			l.enqueueLocked(ch, unrouted)
-		}
-	}
-	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
-	l.pingedAt, l.lastPing = time.Time{}, time.Time{}
+	l.conn = conn{end: end, due: make(chan struct{}, 1), lostAt: time.Now()}
+	all := slices.Collect(maps.Values(l.mine))
 	l.mu.Unlock()
-	l.rerouteNow(time.Now())
+	l.route(pending, all)
 	return l.dial()
 }
 
@@ -261,55 +116,188 @@ func (l *link) dial() Subscriber {
 	return dial()
 }
 
-// read handles the messages of one connection until it fails, and returns why.
-func (l *link) read(conn Subscriber, heard *atomic.Bool) error {
-	var momentary error // the last answer that says nothing about a channel; or nil
-	for {
-		message, err := conn.Receive(context.Background())
-		if err == nil || send.Answered(err) {
-			l.cameThrough()
+// die is called when a connection has ended because of why, and another one is needed. It makes all channels pending. If
+// the Redis client is closed, their listeners and holders are to find that out. If Redis has answered no subscription for
+// the time of three pings, refused is called: a server that closes the connection, or stays silent, refuses them, too. A
+// connection that could not be opened does not count, because then Redis answers nothing else, either. Nor does one that
+// has ended because of an answer. die returns what is to be called without the mutex.
+func (l *link) die(now time.Time, why error) (then []func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range l.mine {
+		if ch.state = pending; errors.Is(why, redis.ErrClosed) {
+			ch.wakeLocked()
+			if ch.again != nil {
+				then = append(then, ch.again)
+			}
 		}
+	}
+	opened := !l.began.IsZero()
+	if l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause); opened && now.Sub(l.began) > mostPause {
+		l.pause = 0
+	}
+	if !opened || send.Answered(why) {
+		l.unanswered = time.Time{}
+		return then
+	}
+	i := slices.IndexFunc(l.asked, func(ch *channel) bool { return ch.name != l.quiet })
+	if i >= 0 && now.Sub(l.unanswered) >= 3*second {
+		name := l.asked[i].name
+		then = append(then, func() { l.refused(name, fmt.Errorf("%w: %w", ErrUnanswered, why)) })
+	}
+	return then
+}
+
+// serve writes to one connection until it ends, or has had no channels for a while: needed is then false. It closes the
+// connection and waits for its reader.
+func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
+	var reader sync.WaitGroup
+	defer func() {
+		// If a hook has ended the reader while go-redis connected, go-redis has no connection, and never unlocks its mutex.
+		if l.end(nil); context.Cause(ctx) != errHook {
+			_ = conn.Close()
+		}
+		reader.Wait()
+	}()
+	tick, sweep := time.NewTicker(second), time.NewTicker(l.idleTTL)
+	defer tick.Stop()
+	defer sweep.Stop()
+	for ctx.Err() == nil {
+		subscribe, unsubscribe := l.takeChanges(time.Now())
+		if err := write(conn, subscribe, unsubscribe); err != nil {
+			l.end(err)
+			return true
+		}
+		if len(subscribe) > 0 && l.began.IsZero() {
+			l.began = time.Now()
+			waitgroup.Go(&reader, func() {
+				defer l.end(errHook)
+				defer l.caught()
+				l.end(l.read(conn))
+			})
+		}
+		select {
+		case <-l.kick:
+		case <-l.due:
+			l.route(pending, l.takeMoved())
+		case <-sweep.C:
+			if !l.sweep(time.Now()) {
+				return false
+			}
+		case <-tick.C:
+			if l.pings(time.Now()) { // the value of the tick may be long past, because a router or a connection took that long
+				if err := conn.Ping(context.Background()); err != nil {
+					l.end(err)
+				}
+			}
+			l.lookAround()
+		case <-ctx.Done():
+		}
+	}
+	return true
+}
+
+// pings reports whether it is time for a ping. The answer proves that the connection is alive. It ends the connection if
+// Redis does not answer: a ping, or the subscriptions.
+func (l *link) pings(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	every := l.ping
+	if l.mine[l.quiet] != nil && len(l.mine) == 1 {
+		every = l.rarely
+	}
+	switch {
+	case !l.pingedAt.IsZero() && now.Sub(l.pingedAt) > 5*second/2,
+		len(l.asked) > 0 && min(now.Sub(l.began), now.Sub(l.unanswered)) > 3*second:
+		l.end(cmp.Or(l.momentary, errSilent))
+		return false
+	case l.began.IsZero(), now.Sub(l.lastPing) < every-second/2: // it looks once a second, more or less
+		return false
+	}
+	if l.lastPing = now; l.pingedAt.IsZero() {
+		l.pingedAt = now
+	}
+	return true
+}
+
+// cameThrough records that something arrived on the connection. err is that, if it is an error that says nothing about
+// a channel, or nil.
+func (l *link) cameThrough(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pingedAt = time.Time{}
+	l.momentary = cmp.Or(err, l.momentary)
+}
+
+// write sends the changes of the subscriptions.
+func write(conn Subscriber, subscribe []*channel, unsubscribe []string) error {
+	if len(unsubscribe) > 0 { // first, because a channel may be in both: it has moved to another link, and back
+		if err := conn.Unsubscribe(context.Background(), unsubscribe...); err != nil {
+			return err
+		}
+	}
+	for _, ch := range subscribe {
+		// One command for each channel, so that a refusal can be attributed to its channel.
+		if err := conn.Subscribe(context.Background(), ch.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone is a context that has ended. With it go-redis does not connect anew by itself when the connection of Receive
+// fails, unless a Dialer of the user ignores it.
+var gone = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// read handles the messages of one connection until it fails, and returns why.
+func (l *link) read(conn Subscriber) error {
+	for {
+		message, err := conn.Receive(gone)
+		if err == nil || send.Answered(err) {
+			l.cameThrough(nil)
+		}
+		var then func() // to be called without the mutex
 		switch {
-		case l.unconfirmed(time.Now()):
-			return cmp.Or(momentary, fmt.Errorf("no answer to SUBSCRIBE within %v", 3*l.second))
 		case err == nil:
-			heard.Store(true)
+			then = l.handle(message)
 		case !send.Answered(err):
 			return err
 		case ofPing(err):
-			continue
 		case ofUnsubscribe(err):
-			l.warnOnce("", err)
-			continue
+			l.refused("", err)
 		case l.router.Refused(err):
 			return err
 		case hasMoved(err):
-			l.noteMoved("")
-			continue
+			then = l.answer("", pending, nil)
 		case isMomentary(err):
-			momentary = err
-			continue
+			l.cameThrough(err)
 		default:
-			l.noteRefused(err)
-			continue
+			then = l.answer("", refused, err)
 		}
-		l.handle(message)
+		if then != nil {
+			then()
+		}
 	}
 }
 
-// handle handles one message of a connection, which is no error.
-func (l *link) handle(message any) {
+// handle handles one message of a connection, which is no error. It returns what is to be called then.
+func (l *link) handle(message any) (then func()) {
 	switch m := message.(type) {
 	case *redis.Message:
 		l.receive(m.Channel, m.Payload)
 	case *redis.Subscription:
 		switch m.Kind {
 		case "subscribe", "ssubscribe":
-			l.noteConfirmed(m.Channel)
+			return l.answer(m.Channel, confirmed, nil)
 		case "sunsubscribe": // the link asked for it, or the slot has moved to another node
-			l.noteMoved(m.Channel)
+			return l.lose(m.Channel)
 		}
 	}
+	return nil
 }
 
 // Refuses reports whether err is the answer of Redis to a SUBSCRIBE.
@@ -331,35 +319,3 @@ func hasMoved(err error) bool {
 // disk, is blocked by a script, or requires a password. As a rule it is the answer to a ping. If it is the answer to a
 // SUBSCRIBE, that gets no other one, and the next connection asks again.
 func isMomentary(err error) bool { return send.MayPass(err) && !send.Forbidden(err) }
-
-// noteUnanswered is called when a connection has ended, with the error of its reader. It warns, once for the hub, if
-// Redis has answered no subscription for the time of three pings: a server that closes the connection, or stays silent,
-// refuses them, too. A connection that could not be opened does not count, because then Redis answers nothing else,
-// either. Nor does one that has ended because of an answer.
-func (l *link) noteUnanswered(now time.Time, why error) {
-	if name := l.silenceToTell(now, why == nil || send.Answered(why)); name != "" {
-		l.warn(name, fmt.Errorf("%w: %w", ErrUnanswered, why))
-	}
-}
-
-// silenceToTell returns the first channel without an answer if the hub has to warn of it, or "". excused is set if the
-// connection does not count.
-func (l *link) silenceToTell(now time.Time, excused bool) (name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.queues[subscribing], func(ch *channel) bool { return ch.name != l.quiet })
-	switch {
-	case i < 0:
-		return ""
-	case excused:
-		l.unanswered = time.Time{}
-		return ""
-	case l.unanswered.IsZero():
-		l.unanswered = l.queues[subscribing][i].askedAt
-	}
-	if l.warnedOfSilence || now.Sub(l.unanswered) < 3*l.second {
-		return ""
-	}
-	l.warnedOfSilence = true
-	return l.queues[subscribing][i].name
-}

@@ -40,22 +40,15 @@ func (l *Listener) Only(filter func(message string) bool) {
 	l.filter = filter
 }
 
-// Hears sets the function that is called with every message of the channel of l, before any listener is woken. The
-// function belongs to the channel and not to l: it replaces a function that was set through another listener, and it
-// stays until the channel is unsubscribed, also after l has left. It is called without the mutex held, on the
-// goroutine that reads from the connection, so it must not block.
-func (l *Listener) Hears(hear func(message string)) {
+// Hears sets the functions that are called with every message of the channel of l, before any listener is woken, and
+// when the channel is subscribed on another connection than before: messages may have been lost in between. Either may be
+// nil. The functions belong to the channel and not to l: they replace those that were set through another listener, and
+// they stay until the channel is unsubscribed, also after l has left. They are called without the mutex held, on the
+// goroutine that reads from the connection, so they must not block.
+func (l *Listener) Hears(hear func(message string), again func()) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	l.channel.hear = hear
-}
-
-// Resumes sets the function that is called when the channel of l is subscribed on another connection than before:
-// messages may have been lost in between. Otherwise it is like Hears.
-func (l *Listener) Resumes(again func()) {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
-	l.channel.again = again
+	l.channel.hear, l.channel.again = hear, again
 }
 
 // Message returns the last message that l received, or "" if there is none or Message has returned it already.
@@ -109,22 +102,12 @@ func (l *Listener) Leave() {
 	if i := slices.Index(ch.listeners, l); i >= 0 {
 		ch.listeners = slices.Delete(ch.listeners, i, i+1)
 	}
-	if len(ch.listeners) > 0 {
-		return
-	}
 	ch.idleSince = time.Now()
-	if !ch.idling {
-		ch.idling = true
-		ch.link.idling = append(ch.link.idling, ch)
-		if len(ch.link.idling) == 1 {
-			ch.link.kickLocked()
-		}
-	}
 }
 
 const (
-	leastRenewPause = time.Second
-	mostRenewPause  = time.Minute
+	leastKept = time.Second
+	mostKept  = time.Minute
 )
 
 // Renew replaces the connection of l, because the server that serves the channel does not know the subscription. The
@@ -132,19 +115,17 @@ const (
 // something between the Client and Redis keeps subscriptions for itself. Each connection is therefore kept for longer
 // than the previous one.
 func (l *Listener) Renew() {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
 	link, now := l.channel.link, time.Now()
 	switch since := now.Sub(link.renewedAt); {
-	case !l.channel.isConfirmed(), since < link.renewPause:
+	case !l.channel.isConfirmed(), since < link.keep:
 		return
-	case since > 10*mostRenewPause:
-		link.renewPause = 0
+	case since > 10*mostKept:
+		link.keep = 0
 	}
-	link.stale, link.renewedAt = true, now
-	link.renewPause = min(max(2*link.renewPause, leastRenewPause), mostRenewPause)
-	link.kickLocked()
+	link.renewedAt, link.keep = now, min(max(2*link.keep, leastKept), mostKept)
+	link.end(nil)
 }
 
 func (l *Listener) wakeUp() {

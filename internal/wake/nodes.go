@@ -2,85 +2,89 @@ package wake
 
 // How a channel moves to the link of the node that serves it.
 //
-// Rule: the router is called without the mutex held. Channels about which it is asked are in no queue during that
-// time.
+// Rules: the router is called without the mutex held, on the goroutine that writes. A channel without listeners is
+// forgotten, and does not move.
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
-// rerouteNow finds out to which nodes the unrouted channels belong now.
-func (l *link) rerouteNow(now time.Time) {
-	moving := l.takeUnrouted(now)
-	homes := make([]Node, len(moving))
-	for i, ch := range moving {
+// rerouteWindow is how long a link makes the router find out again, once a second, which node serves which channel,
+// after a channel has moved or a connection was opened.
+const rerouteWindow = 10 * time.Second
+
+// reroutePause is how long after its refusal a channel is routed again.
+const reroutePause = 100 * time.Millisecond
+
+// route moves those of the channels that are still in state from to the links of the nodes that serve them. One that is
+// confirmed stays if that is this node, or unknown. All others are subscribed anew.
+func (l *link) route(from state, all []*channel) {
+	homes := make([]Node, len(all))
+	for i, ch := range all {
 		homes[i] = l.router.Node(ch.name)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, ch := range moving {
-		switch {
-		case homes[i].Name == l.node.Name:
-			l.node = homes[i] // its dial function may have changed
-			// It may have been elsewhere for a moment: see lookAround.
-			l.unwanted = slices.DeleteFunc(l.unwanted, func(name string) bool { return name == ch.name })
-			l.enqueueLocked(ch, wanted)
-		case len(ch.listeners) == 0:
-			l.forgetLocked(ch)
-		default:
-			l.dropLocked(ch)
+	for i, ch := range all {
+		switch home := homes[i]; {
+		case ch.link != l, ch.state != from, from == confirmed && (home.Name == "" || home.Name == l.node.Name):
+			continue
+		case from == confirmed:
+			l.unwanted, l.lostAt = append(l.unwanted, ch.name), time.Now()
+		}
+		if l.forgetLocked(ch); len(ch.listeners) > 0 {
 			l.placeLocked(ch, homes[i])
 		}
 	}
 }
 
-// takeUnrouted removes the unrouted channels from their queue, if it is time to find their nodes.
-func (l *link) takeUnrouted(now time.Time) []*channel {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Before(l.routeAt) {
-		return nil
-	}
-	moving := l.queues[unrouted]
-	l.queues[unrouted] = nil
-	return moving
-}
-
-// rerouteWindow is how long a link keeps checking which nodes serve its channels, after a channel has moved or a
-// connection was opened.
-const rerouteWindow = 10 * time.Second
-
 // lookAround moves channels that belong to another node by now although this node has not refused them. If this node
 // has become a replica, it would accept a subscription, and deliver its messages late or not at all.
 func (l *link) lookAround() {
-	if !l.router.Moves() {
-		return
-	}
-	var mine []*channel
-	l.mu.Lock()
-	for _, ch := range l.channels {
-		if ch.link == l && ch.isConfirmed() {
-			mine = append(mine, ch)
-		}
-	}
-	trouble := time.Since(l.lastMoved) < rerouteWindow
-	l.mu.Unlock()
-	if trouble {
+	all, moving := l.subscribed(time.Now())
+	if moving {
 		l.Reload()
 	}
-	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
-		home := l.router.Node(ch.name).Name
-		return home == "" || home == l.node.Name // the node is unknown, or it is this one
-	})
+	l.route(confirmed, all)
+}
+
+// subscribed returns the channels that are subscribed, and whether channels of the node may be moving.
+func (l *link) subscribed(now time.Time) (all []*channel, moving bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, ch := range mine {
-		if l.channels[ch.name] == ch && ch.isConfirmed() {
-			l.unwanted = append(l.unwanted, ch.name)
-			l.enqueueLocked(ch, unrouted)
-			l.lastMoved = time.Now()
-			l.routeAt = l.lastMoved
+	for _, ch := range l.mine {
+		if ch.isConfirmed() {
+			all = append(all, ch)
 		}
 	}
+	return all, l.node.Name != "" && now.Sub(l.lostAt) < rerouteWindow
+}
+
+// lose records that the node no longer serves the channel called name. It returns what is to be called without the
+// mutex.
+func (l *link) lose(name string) (then func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ch := l.mine[name]; ch.isConfirmed() {
+		return l.loseLocked(ch)
+	}
+	return nil
+}
+
+// loseLocked records that the node no longer serves ch. After a while, in which the router finds out who does, it is
+// routed. loseLocked returns what is to be called without the mutex.
+func (l *link) loseLocked(ch *channel) (then func()) {
+	ch.state, l.lostAt = pending, time.Now()
+	if l.moved = append(l.moved, ch); len(l.moved) > 1 {
+		return nil
+	}
+	due := l.due
+	time.AfterFunc(reroutePause, func() { due <- struct{}{} })
+	return l.Reload
+}
+
+// takeMoved returns the channels that have moved.
+func (l *link) takeMoved() (all []*channel) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all, l.moved = l.moved, nil
+	return all
 }

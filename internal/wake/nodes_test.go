@@ -75,8 +75,6 @@ func (c *fakeCluster) Reload() {
 	})
 }
 
-func (c *fakeCluster) Moves() bool { return true }
-
 func (c *fakeCluster) Refused(err error) bool { return isUnknownCommand(err) }
 
 func isUnknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
@@ -132,7 +130,7 @@ func TestShardsShareOneConnectionEach(t *testing.T) {
 		for _, l := range listening {
 			l.Leave()
 		}
-		time.Sleep(p.idle + 2*p.idleTTL)
+		time.Sleep(idleTime + 2*p.idleTTL)
 		synctest.Wait()
 		assert.Empty(t, p.links, "links are left")
 		assert.Empty(t, p.channels, "channels are left")
@@ -147,7 +145,7 @@ func TestShardsFollowARedirection(t *testing.T) {
 		l, other := p.Join("x"), p.Join("y")
 		require.True(t, ready(other), "a redirected channel disturbs another one")
 		require.False(t, ready(l), "ready although it was redirected")
-		time.Sleep(p.reroute + 50*time.Millisecond)
+		time.Sleep(reroutePause + 50*time.Millisecond)
 		require.True(t, ready(l), "not ready after the redirection")
 		c.publish("x")
 		assert.True(t, woken(l), "not subscribed where the channel is")
@@ -164,7 +162,7 @@ func TestShardsFollowASlot(t *testing.T) {
 		require.False(t, woken(l), "woken without a reason")
 		for _, to := range []int{1, 0, 1} {
 			c.move("x", to)
-			time.Sleep(2*p.reroute + 50*time.Millisecond)
+			time.Sleep(2*reroutePause + 50*time.Millisecond)
 			require.True(t, woken(l), "not woken after the slot has moved")
 			c.publish("x")
 			require.True(t, woken(l), "not subscribed after the slot has moved")
@@ -216,7 +214,7 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 		assert.GreaterOrEqual(t, n, 50, "SUBSCRIBEs in 10s")
 		assert.LessOrEqual(t, n, 110, "SUBSCRIBEs in 10s")
 		c.place("x", 1)
-		time.Sleep(2 * p.reroute)
+		time.Sleep(2 * reroutePause)
 		assert.True(t, ready(l), "not found when the slot is back")
 
 		for _, wasThere := range []bool{false, true} {
@@ -280,10 +278,10 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 		assert.True(t, ready(l), "not ready")
 		c.publish("x")
 		assert.True(t, woken(l), "not subscribed")
-		time.Sleep(2 * p.idle)
+		time.Sleep(2 * idleTime)
 		synctest.Wait()
 		assert.Len(t, p.links, 1, "links")
-		assert.Equal(t, 1, p.links["node-1"].size, "channels of the link")
+		assert.Len(t, p.links["node-1"].mine, 1, "channels of the link")
 	})
 }
 
@@ -350,7 +348,6 @@ type refusingRouter struct {
 }
 
 func (r *refusingRouter) Node(string) Node { return dialling("", r.s) }
-func (r *refusingRouter) Moves() bool      { return true }
 func (r *refusingRouter) Reload()          {}
 
 func (r *refusingRouter) Refused(err error) bool {

@@ -67,7 +67,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 					}
 					time.Sleep(10 * time.Second)
 					synctest.Wait()
-					assertQueues(t, p)
+					assertLists(t, p)
 					for _, name := range names {
 						for _, l := range listening {
 							if woken(l); !ready(l) {
@@ -112,7 +112,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 				for _, l := range listening {
 					l.Leave()
 				}
-				time.Sleep(p.idle + 2*p.idleTTL + time.Second)
+				time.Sleep(idleTime + 2*p.idleTTL + time.Second)
 				synctest.Wait()
 				if len(p.channels) != 0 || len(p.links) != 0 {
 					return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))

@@ -11,25 +11,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-const forgotten state = 0
-
-func (s state) String() string {
-	return []string{"forgotten", "unrouted", "wanted", "subscribing", "confirmed", "refused"}[s]
-}
-
-var allStates = []state{unrouted, wanted, subscribing, confirmed, refused}
+// allStates are the states of a channel, with the list in which it is pending.
+var allStates = []string{"wanted", "asked", "moved", "confirmed", "refused"}
 
 // oneHome is a router that assigns all channels to the node that it names.
 type oneHome string
 
 func (r *oneHome) Node(string) Node { return dialling(string(*r), &waketest.Server{}) }
-func (*oneHome) Moves() bool        { return true }
 func (*oneHome) Reload()            {}
 func (*oneHome) Refused(error) bool { return false }
 
@@ -43,19 +38,19 @@ type stateBench struct {
 }
 
 // newStateBench returns a bench whose channel is in state s.
-func newStateBench(t *testing.T, s state, listened bool) *stateBench {
+func newStateBench(t *testing.T, s string, listened bool) *stateBench {
 	home := oneHome("here")
 	b := &stateBench{home: &home}
 	b.hub = New(b.home, slog.New(slog.DiscardHandler), func(string, error) {})
-	b.hub.stopped = true // so that no goroutine starts
+	b.hub.stop() // so that no goroutine starts
 	b.listener = b.hub.Join("x")
 	b.link = b.hub.links["here"]
-	for _, step := range map[state][]string{
-		wanted:      {},
-		subscribing: {"the writer subscribes"},
-		confirmed:   {"the writer subscribes", "Redis confirms"},
-		refused:     {"the writer subscribes", "Redis refuses"},
-		unrouted:    {"the writer subscribes", "Redis redirects"},
+	stateEvents["a new connection"](b)
+	for _, step := range map[string][]string{
+		"asked":     {"the writer subscribes"},
+		"confirmed": {"the writer subscribes", "Redis confirms"},
+		"refused":   {"the writer subscribes", "Redis refuses"},
+		"moved":     {"the writer subscribes", "Redis redirects"},
 	}[s] {
 		stateEvents[step](b)
 	}
@@ -66,111 +61,117 @@ func newStateBench(t *testing.T, s state, listened bool) *stateBench {
 	return b
 }
 
-// state returns the state of the channel, and checks that the queues agree with it.
-func (b *stateBench) state(t *testing.T) state {
-	assertQueues(t, b.hub)
-	if ch := b.hub.channels["x"]; ch != nil {
-		return ch.state
+// state returns the state of the channel, and checks that the lists agree with it.
+func (b *stateBench) state(t *testing.T) string {
+	ch := b.hub.channels["x"]
+	at := assertLists(t, b.hub)[ch]
+	switch {
+	case ch == nil:
+		return "forgotten"
+	case ch.state == confirmed:
+		return "confirmed"
+	case ch.state == refused:
+		return "refused"
 	}
-	return forgotten
+	return at
 }
 
-// assertQueues asserts that every channel is in the queue of its state at its link, if there is one, and in no other
-// queue.
-func assertQueues(t *testing.T, h *Hub) {
+// assertLists asserts that every pending channel is in one list of its link, and that no other channel is in one. It
+// returns the lists.
+func assertLists(t *testing.T, h *Hub) map[*channel]string {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	queued, sizes := make(map[*channel]int), make(map[*link]int)
+	listed, sum := make(map[*channel]string), 0
 	for _, l := range h.links {
-		for s, queue := range l.queues {
-			for _, ch := range queue {
-				queued[ch]++
-				assert.Equal(t, state(s), ch.state, "%s is in the queue of another state", ch.name)
-				assert.Same(t, l, ch.link, "%s is in the queue of another link", ch.name)
-				assert.Same(t, ch, h.channels[ch.name], "%s is forgotten and in a queue", ch.name)
+		for name, list := range map[string][]*channel{"wanted": l.wanted, "asked": l.asked, "moved": l.moved} {
+			for _, ch := range list {
+				assert.Empty(t, listed[ch], "%s is in two lists", ch.name)
+				listed[ch] = name
+				assert.Same(t, l, ch.link, "%s is in a list of another link", ch.name)
 			}
 		}
+		for name, ch := range l.mine {
+			assert.Same(t, l, ch.link)
+			assert.Same(t, ch, h.channels[name])
+		}
+		sum += len(l.mine)
+	}
+	assert.Equal(t, len(h.channels), sum, "channels")
+	for ch := range listed {
+		assert.Same(t, ch, h.channels[ch.name], "%s is forgotten and in a list", ch.name)
 	}
 	for name, ch := range h.channels {
-		sizes[ch.link]++
-		want := 0
-		if ch.isPending() {
-			want = 1
-		}
-		assert.Equal(t, want, queued[ch], "how often %s, which is %v, is in a queue", name, ch.state)
+		assert.Equal(t, ch.state == pending, listed[ch] != "", "%s is in a list", name)
 	}
-	for name, l := range h.links {
-		assert.Equal(t, sizes[l], l.size, "channels of %q", name)
-	}
+	return listed
+}
+
+func (l *link) connectAgain() {
+	l.die(time.Now(), nil)
+	l.startOver(func(error) {})
 }
 
 // stateEvents are all events that can happen to a channel.
 var stateEvents = map[string]func(*stateBench){
-	"the writer subscribes": func(b *stateBench) { b.link.changes(time.Now()) },
-	"Redis confirms":        func(b *stateBench) { b.link.noteConfirmed("x") },
-	"Redis refuses":         func(b *stateBench) { b.link.noteRefused(waketest.Error("NOPERM")) },
-	"Redis redirects":       func(b *stateBench) { b.link.noteMoved("") },
-	"the slot leaves":       func(b *stateBench) { b.link.noteMoved("x") },
-	"it is still here":      func(b *stateBench) { b.link.rerouteNow(time.Now().Add(b.hub.reroute)) },
+	"the writer subscribes": func(b *stateBench) { b.link.takeChanges(time.Now()) },
+	"Redis confirms":        func(b *stateBench) { b.link.answer("x", confirmed, nil) },
+	"Redis refuses":         func(b *stateBench) { b.link.answer("", refused, waketest.Error("NOPERM")) },
+	"Redis redirects":       func(b *stateBench) { b.link.answer("", pending, nil) },
+	"the slot leaves":       func(b *stateBench) { b.link.lose("x") },
+	"it is still here":      func(b *stateBench) { b.link.route(pending, b.link.takeMoved()) },
 	"it is elsewhere": func(b *stateBench) {
 		*b.home = "there"
-		b.link.rerouteNow(time.Now().Add(b.hub.reroute))
+		b.link.route(pending, b.link.takeMoved())
 	},
-	"the writer sees it elsewhere": func(b *stateBench) {
+	"the writer looks, and it is elsewhere": func(b *stateBench) {
 		*b.home = "there"
 		b.link.lookAround()
 	},
-	"a new connection": func(b *stateBench) { b.link.startOver() },
+	"a new connection": func(b *stateBench) { b.link.connectAgain() },
 	"a new connection, and it is elsewhere": func(b *stateBench) {
 		*b.home = "there"
-		b.link.startOver()
+		b.link.connectAgain()
 	},
-	"a new connection, after long": func(b *stateBench) {
-		time.Sleep(b.hub.idleTTL)
-		b.link.startOver()
-	},
-	"the writer looks, after long": func(b *stateBench) { b.link.changes(time.Now().Add(b.hub.idleTTL)) },
+	"the writer looks, after long": func(b *stateBench) { b.link.sweep(time.Now().Add(b.hub.idleTTL)) },
 }
 
 // Each event happens in each state, with a listener and without.
 func TestStates(t *testing.T) {
-	all := func(to state) map[state]state {
-		return map[state]state{unrouted: to, wanted: to, subscribing: to, confirmed: to, refused: to}
+	all := func(to string) map[string]string {
+		return map[string]string{"wanted": to, "asked": to, "moved": to, "confirmed": to, "refused": to}
 	}
 	for event, becomes := range map[string]struct {
-		listened map[state]state // a state that is not a key does not change
-		idle     map[state]state // nil: the same as with a listener
+		listened map[string]string // a state that is not a key does not change
+		idle     map[string]string // nil: the same as with a listener
 	}{
-		"the writer subscribes": {listened: map[state]state{wanted: subscribing}},
-		"Redis confirms":        {listened: map[state]state{subscribing: confirmed}},
-		"Redis refuses":         {listened: map[state]state{subscribing: refused}},
-		"Redis redirects": {
-			listened: map[state]state{subscribing: unrouted},
-			idle:     map[state]state{subscribing: forgotten},
+		"the writer subscribes": {listened: map[string]string{"wanted": "asked"}},
+		"Redis confirms":        {listened: map[string]string{"asked": "confirmed"}},
+		"Redis refuses":         {listened: map[string]string{"asked": "refused"}},
+		"Redis redirects":       {listened: map[string]string{"asked": "moved"}},
+		"the slot leaves":       {listened: map[string]string{"confirmed": "moved"}},
+		"it is still here": {
+			listened: map[string]string{"moved": "wanted"},
+			idle:     map[string]string{"moved": "forgotten"},
 		},
-		"the slot leaves": {
-			listened: map[state]state{confirmed: unrouted},
-			idle:     map[state]state{confirmed: forgotten},
-		},
-		"it is still here": {listened: map[state]state{unrouted: wanted}},
 		"it is elsewhere": {
-			listened: map[state]state{unrouted: wanted}, // at the other link
-			idle:     map[state]state{unrouted: forgotten},
+			listened: map[string]string{"moved": "wanted"}, // at the other link
+			idle:     map[string]string{"moved": "forgotten"},
 		},
-		"the writer sees it elsewhere": {listened: map[state]state{confirmed: unrouted}},
-		"a new connection":             {listened: all(wanted)},
+		"the writer looks, and it is elsewhere": {
+			listened: map[string]string{"confirmed": "wanted"}, // at the other link
+			idle:     map[string]string{"confirmed": "forgotten"},
+		},
+		"a new connection": {
+			listened: all("wanted"),
+			idle:     all("forgotten"),
+		},
 		"a new connection, and it is elsewhere": {
-			listened: all(wanted), // at the other link
-			idle:     all(forgotten),
-		},
-		"a new connection, after long": {
-			listened: all(wanted),
-			idle:     all(forgotten),
+			listened: all("wanted"), // at the other link
+			idle:     all("forgotten"),
 		},
 		"the writer looks, after long": { // a channel whose answer is outstanding is kept
-			listened: map[state]state{wanted: subscribing},
-			idle:     map[state]state{wanted: subscribing, confirmed: forgotten, refused: forgotten},
+			idle: map[string]string{"confirmed": "forgotten", "refused": "forgotten"},
 		},
 	} {
 		for _, from := range allStates {
@@ -189,15 +190,15 @@ func TestStates(t *testing.T) {
 						stateEvents[event](b)
 						got := b.state(t)
 						assert.Equal(t, want, got)
-						if got != forgotten {
+						if got != "forgotten" {
 							assert.Equal(
 								t,
 								strings.HasSuffix(event, "it is elsewhere") && changes,
 								b.hub.channels["x"].link != b.link,
 								"moved to the other link",
 							)
-							assert.Equal(t, got == confirmed, b.listener.Confirmed(), "confirmed")
-							answered := from == confirmed || from == refused || got == confirmed || got == refused
+							assert.Equal(t, got == "confirmed", b.listener.Confirmed(), "confirmed")
+							answered := from == "confirmed" || from == "refused" || got == "confirmed" || got == "refused"
 							assert.Equal(t, answered, ready(b.listener), "the listener is ready")
 						}
 					})
@@ -211,7 +212,7 @@ func TestStates(t *testing.T) {
 // may have missed a message.
 func TestStatesRememberTheLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newStateBench(t, subscribing, true)
+		b := newStateBench(t, "asked", true)
 		again := func() {
 			stateEvents["a new connection"](b)
 			stateEvents["the writer subscribes"](b)
@@ -240,27 +241,31 @@ func TestStatesThatAreUnsubscribed(t *testing.T) {
 	for _, s := range allStates {
 		synctest.Test(t, func(t *testing.T) {
 			b := newStateBench(t, s, false)
-			_, unsubscribe, _ := b.link.changes(time.Now().Add(b.hub.idleTTL))
-			assert.Equal(t, s == confirmed, slices.Equal([]string{"x"}, unsubscribe), "%v without listeners: %v", s, unsubscribe)
+			stateEvents["the writer looks, after long"](b)
+			_, unsubscribe := b.link.takeChanges(time.Now())
+			assert.Equal(t, s == "confirmed", slices.Equal([]string{"x"}, unsubscribe), "%v without listeners: %v", s, unsubscribe)
 			b = newStateBench(t, s, true)
-			stateEvents["the writer sees it elsewhere"](b)
-			_, unsubscribe, _ = b.link.changes(time.Now())
-			assert.Equal(t, s == confirmed, slices.Equal([]string{"x"}, unsubscribe), "%v on the wrong node: %v", s, unsubscribe)
+			stateEvents["the writer looks, and it is elsewhere"](b)
+			_, unsubscribe = b.link.takeChanges(time.Now())
+			assert.Equal(t, s == "confirmed", slices.Equal([]string{"x"}, unsubscribe), "%v on the wrong node: %v", s, unsubscribe)
 		})
 	}
 }
 
-// A channel that seems to be elsewhere for a moment, while the routes are loaded again, stays subscribed: to subscribe and to
-// unsubscribe it at the same time would leave it without a subscription that the hub believes to have.
+// A channel that has moved to another link and back at once is unsubscribed before it is subscribed.
 func TestStatesThatAreElsewhereForAMomentStaySubscribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newStateBench(t, confirmed, true)
-		stateEvents["the writer sees it elsewhere"](b)
+		b := newStateBench(t, "confirmed", true)
+		stateEvents["the writer looks, and it is elsewhere"](b)
 		*b.home = "here"
-		stateEvents["it is still here"](b)
-		subscribe, unsubscribe, _ := b.link.changes(time.Now())
-		assert.Equal(t, []string{"x"}, subscribe)
-		assert.Empty(t, unsubscribe)
+		b.hub.links["there"].connectAgain()
+		subscribe, unsubscribe := b.link.takeChanges(time.Now())
+		s := &waketest.Server{}
+		require.NoError(t, write(s.Dial(), subscribe, unsubscribe))
+		assert.Equal(t, []string{"unsubscribe x", "subscribe x"}, s.Commands)
+		b.link.handle(&redis.Subscription{Kind: "sunsubscribe", Channel: "x"})
+		stateEvents["Redis confirms"](b)
+		assert.True(t, b.listener.Confirmed())
 	})
 }
 
@@ -269,10 +274,10 @@ func TestStatesInWhichAMessageMayBeMissed(t *testing.T) {
 	for _, s := range allStates {
 		synctest.Test(t, func(t *testing.T) {
 			b := newStateBench(t, s, true)
-			assert.Equal(t, s != confirmed, b.listener.IsSilent(time.Hour), "%v", s)
+			assert.Equal(t, s != "confirmed", b.listener.IsSilent(time.Hour), "%v", s)
 			b.link.pingedAt = time.Now()
 			time.Sleep(time.Second)
-			assert.Equal(t, s != confirmed, b.listener.IsSilent(time.Second), "%v: the ping may still be answered", s)
+			assert.Equal(t, s != "confirmed", b.listener.IsSilent(time.Second), "%v: the ping may still be answered", s)
 			assert.True(t, b.listener.IsSilent(time.Second-1), "%v: the ping is not answered", s)
 		})
 	}

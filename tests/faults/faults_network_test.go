@@ -380,6 +380,26 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	})
 }
 
+// Row 11: go-redis connects anew by itself, and the Dialer of the user panics, while go-redis holds a mutex.
+func TestFaultSubscriptionSurvivesADialerThatPanics(t *testing.T) {
+	b := locktest.NewFaultBench(t)
+	var panics atomic.Bool
+	c := b.ClientOn(b.Server.Client(func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if panics.CompareAndSwap(true, false) {
+				panic("a mistake in the Dialer")
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	}))
+	l := locktest.EngineOf(c).Hub().Join(b.LockName)
+	defer l.Leave()
+	testredis.Await(b, "it is subscribed", locktest.Soon, l.Confirmed)
+	panics.Store(true)
+	b.Must(b.Rdb.Do(context.Background(), "client", "kill", "type", "pubsub").Err())
+	testredis.Await(b, "it is subscribed again", locktest.Soon, func() bool { return !panics.Load() && len(l.Wake) > 0 })
+}
+
 // Row 12: the subscription connection stops delivering.
 func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 	t.Parallel()

@@ -101,7 +101,7 @@ var faultRows = map[int]string{
 		"TestEngineRollsBackAnAttemptThatWasGivenUp TestGivenUpAcquireIsRolledBackAtOnce",
 	10: "suite TestFaultLostRollbackHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue " +
 		"TestWriterThatGivesUpLetsReadersIn",
-	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
+	11: "TestFaultWaiterSurvivesAKilledSubscription TestFaultSubscriptionSurvivesADialerThatPanics TestPubSubWakesEverybodyAfterAReconnect",
 	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer " +
 		"TestPollerNoticesAGrantThatNoMessageBrought",
 	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription " +

@@ -226,23 +226,13 @@ var Code = []Mistake{
 	},
 	{
 		Name: "notWokenAfterReconnect", File: "internal/wake/channel.go",
-		Omits: "A waiter asks again after its connection was made anew.",
-		Changes: []Change{{
-			`	ch.wakeLocked()
-	return ch.again
-}
-
-// wakeAll wakes`,
-			`	return ch.again
-}
-
-// wakeAll wakes`,
-		}},
+		Omits:   "A waiter asks again after its connection was made anew.",
+		Changes: []Change{{"	ch.wakeLocked()\n	return ch.again", "	return ch.again"}},
 	},
 	{
-		Name: "oldSubscription", File: "internal/wake/state.go",
+		Name: "oldSubscription", File: "internal/wake/channel.go",
 		Omits:   "A subscription of a former connection does not count.",
-		Changes: []Change{{"return ch.state == confirmed", "return ch.answer == confirmed"}},
+		Changes: []Change{{"ch != nil && ch.state == confirmed", "ch != nil && ch.answer == confirmed"}},
 	},
 	{
 		Name: "javaUnheard", File: "internal/engine/acquire.go",
