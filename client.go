@@ -26,17 +26,16 @@ import (
 // share one connection for subscriptions (in a Cluster: one for each shard) and one goroutine that renews their leases.
 // A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
-	hidden          opaque.Pointer[clientState]
-	keyPrefix       string // the prefix of every key
-	fairWaitTimeout time.Duration
-	nodeTimeout     time.Duration
-	synced          send.Synced
+	hidden      opaque.Pointer[clientState]
+	nodeTimeout time.Duration
+	synced      send.Synced
 }
 
 // A clientState is what changes, and what leads to it.
 type clientState struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
+	wire            record.Client
 	servers         servers
 	votes           voteTable    // of RedLocks
 	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
@@ -87,13 +86,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
 	}
 	c := &Client{
-		hidden:          opaque.To(in),
-		keyPrefix:       o.keyPrefix,
-		fairWaitTimeout: o.fairWaitTimeout,
-		nodeTimeout:     o.nodeTimeout,
-		synced:          o.synced,
+		hidden:      opaque.To(in),
+		nodeTimeout: o.nodeTimeout,
+		synced:      o.synced,
 	}
-	config := c.config(uuid.NewString(), o)
+	in.wire = record.Client{ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: c.publishVerb}
+	config := c.config(in.wire.ID, o)
 	if finite := send.NewFinite(rdb); finite != nil {
 		in.rdb = finite
 	}
@@ -137,7 +135,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.in().userCalls.Load,
 
 		Renewer: askRenewals,
-		Free:    func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
+		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
 		Group:   func(string) string { return "" },
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
@@ -220,14 +218,6 @@ func (h Holder) record() string {
 		return fmt.Sprintf("%s+%d", field, h.Permits)
 	}
 	return strings.TrimSuffix(field, record.WriteSuffix)
-}
-
-// key returns the key of the lock with the given name.
-func (c *Client) key(name string) string {
-	if c == nil {
-		return name
-	}
-	return c.keyPrefix + name
 }
 
 // promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
@@ -345,13 +335,4 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
 	return c.engine().Shutdown(ctx)
-}
-
-// grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced
-// on the channel announce.
-func (c *Client) grantChannel(announce string) string {
-	if c == nil {
-		return ""
-	}
-	return announce + ":" + c.ID()
 }

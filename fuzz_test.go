@@ -230,7 +230,7 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		if err1 == nil {
-			assert.Equal(t, reply(want), one)
+			assert.Equal(t, send.Reply(want), one)
 			assert.Equal(t, replies[0], one)
 		}
 	})
@@ -417,21 +417,13 @@ func hashTag(key string) string {
 func dataKeys(c *Client, name string) map[string]*handle {
 	rw := c.NewRWLock(name, Fenced())
 	keys := map[string]*handle{record.SuffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
-	for _, key := range rw.write.lock.(*writeLock).keys {
-		keys[key] = &rw.write.handle
-	}
-	fair := c.NewFairLock(name, Fenced())
-	for _, key := range fair.lock.(*fairLock).keys {
-		keys[key] = &fair.handle
-	}
-	plain := c.NewLock(name, Fenced())
-	for _, key := range plain.lock.(*plainLock).keys {
-		keys[key] = &plain.handle
-	}
 	semaphore := c.NewSemaphore(name, 1)
-	for _, key := range semaphore.record.keys[1:] {
-		keys[key] = &semaphore.handle
+	for _, h := range []*handle{&rw.write.handle, &c.NewFairLock(name, Fenced()).handle, &c.NewLock(name, Fenced()).handle, &semaphore.handle} {
+		for _, key := range h.lock.(keyed).Keys() {
+			keys[key] = h
+		}
 	}
+	keys[name] = &rw.write.handle
 	return keys
 }
 
@@ -495,14 +487,14 @@ func FuzzDurations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
-		ms := milliseconds(d)
+		ms := send.Milliseconds(d)
 		exact := new(big.Int).Sub(new(big.Int).Mul(big.NewInt(ms), big.NewInt(1_000_000)), big.NewInt(n)) // the rounding
 		if n > 0 {
 			assert.GreaterOrEqual(t, ms, int64(1), "%d ns", n)
 			assert.Negative(t, exact.Cmp(big.NewInt(1_000_000)), "%d ns are %d ms", n, ms)
 			assert.True(t, exact.Sign() >= 0 || n/1_000_000 >= math.MaxInt64/1_000_000, "%d ns are %d ms", n, ms)
 		}
-		back := fromMilliseconds(n)
+		back := send.FromMilliseconds(n)
 		want := new(big.Int).Mul(big.NewInt(n), big.NewInt(1_000_000))
 		switch {
 		case want.IsInt64():
@@ -519,7 +511,7 @@ func FuzzDurations(f *testing.F) {
 		}
 		lease, err := leaseRequest(d)
 		testredis.CheckText(t, err)
-		assert.Equal(t, err == nil, milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
+		assert.Equal(t, err == nil, send.Milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
 		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
 			_, err := tryRequest(r.wait, r.lease)

@@ -24,9 +24,8 @@ type handle struct {
 	name   string
 	bad    error // why the lock cannot be used, or nil
 
-	lock   contract.Lock   // nil for a MultiLock
-	record contract.Record // the same lock, or nil if it has not one record on one server: then lock is a view
-	fenced bool
+	lock   contract.Lock         // nil for a MultiLock
+	record contract.Record       // the same lock, or nil if it has not one record on one server: then lock is a view
 	many   opaque.Pointer[multi] // zero for all locks except a MultiLock
 }
 
@@ -72,7 +71,7 @@ func (l oneLock) guard(ctx context.Context) (context.Context, error) {
 }
 
 func (l oneLock) token(ctx context.Context) (int64, error) {
-	if !l.fenced {
+	if !l.lock.Traits().Fenced {
 		return 0, invalid("the lock was created without Fenced()")
 	}
 	return l.client.engine().Token(l.lock, engine.OwnerOf(ctx))
@@ -113,84 +112,19 @@ func (l oneLock) look(ctx context.Context, field string) (contract.View, error) 
 	return l.client.engine().Inspect(ctx, l.record, field)
 }
 
-// A recordLock has the data and the commands that the lock types with a record share.
-type recordLock struct {
-	traits   contract.Traits
-	client   *Client
-	keys     []string // the record, then the additional keys
-	words    []any    // send.Words(keys)
-	announce string   // the channel
-	granting string   // the channel on which the Client is notified of grants; "" if processes have no wait queue
-	line     string   // the key that has the tombstones
-}
-
-// newRecordLock returns the data of the lock that users call name. Its tombstones are in keys[line].
-func newRecordLock(
-	c *Client, name string, kind LockType, a contract.Admission, o lockOptions, announce string, line int, keys ...string,
-) recordLock {
-	if o.fenced {
-		keys = append(keys, record.TokenKey(keys[0]))
-	}
-	return recordLock{
-		traits: contract.Traits{
-			ID:          contract.LockID{Name: keys[0]},
-			Name:        name,
-			Type:        string(kind),
-			Admission:   a,
-			Fenced:      o.fenced,
-			DrawsSingly: o.single,
-			Lasting:     o.lasts,
-			Limits:      o.limits,
-		},
-		client: c, keys: keys, words: send.Words(keys),
-		announce: announce, granting: c.grantChannel(announce), line: keys[line],
-	}
-}
-
-func (l *recordLock) Traits() *contract.Traits { return &l.traits }
-
-func (*recordLock) BusyText(ttl, left, ago time.Duration) string {
-	return contract.BusyText(ttl, left, ago)
-}
-
-func (l *recordLock) Channel(contract.Attempt) string { return l.announce }
-
-func (l *recordLock) Grants(contract.Attempt) string { return l.granting }
-
-func (l *recordLock) Renew(field string, lease time.Duration, exact bool) call {
-	args := []any{field + l.traits.Suffix, milliseconds(lease), exact}
-	return call{Script: renewScript, Keys: l.keys[:1], Args: args}
-}
-
-func (l *recordLock) Inspect(field string) call {
-	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
-}
-
-func (l *recordLock) Unbury(field string) call {
-	return call{Script: tombstoneRemove, Keys: []string{l.line}, Args: []any{field + l.traits.Suffix}}
-}
-
-// call returns the call of a script that has all keys of l.
-func (l *recordLock) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
-}
-
-// forced returns the call of a script that releases l by force; if seen is not empty, only the holds with these fields.
-func (l *recordLock) forced(script *luaScript, seen []string, args ...any) call {
-	for _, field := range seen {
-		args = append(args, field+l.traits.Suffix)
-	}
-	return l.call(script, args)
-}
-
-// newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
-// of its record.
-func newHandle(c *Client, name string, lock contract.Record, keys []string, o lockOptions) handle {
-	bad := checkKeys(c, name, keys)
+// newHandle returns the handle of lock, which was made with these options.
+func newHandle(c *Client, lock keyed, o lockOptions) handle {
+	bad := checkKeys(c, o.Name, lock.Keys())
 	if bad == nil {
 		bad = o.check()
 	}
-	return handle{client: c, name: name, lock: lock, record: lock, fenced: o.fenced, bad: bad}
+	return handle{client: c, name: o.Name, lock: lock, record: lock, bad: bad}
+}
+
+// A keyed lock has the keys of its record. The first one is that of the record itself.
+type keyed interface {
+	contract.Record
+	Keys() []string
 }
 
 // Name returns the name of the lock, without the prefix of [WithKeyPrefix]. The name of a MultiLock or a RedLock

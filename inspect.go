@@ -189,7 +189,7 @@ const (
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
 // after Close. The Redis user needs permission for GET and for the keys in docs/security.md.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
-	key := c.key(name)
+	key := c.wire().Prefix + name
 	keys := []string{
 		key,
 		record.PrefixName("redisson_lock_queue", key),
@@ -333,7 +333,7 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		case ends == latestTime: // a Java permit without a lease
 			i.TTL = -time.Millisecond
 		default:
-			i.TTL = fromMilliseconds(ends - r.now)
+			i.TTL = send.FromMilliseconds(ends - r.now)
 		}
 		h := Holder{Contender: permitHolder(id), HoldCount: 1, Permits: 1, Remaining: i.TTL}
 		h.Detached = h.isDetached()
@@ -476,6 +476,13 @@ func (p *partReader) waiter(parts []any) Waiter {
 	return w
 }
 
+// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
+func permitsWanted(field string) int {
+	_, permits, _ := strings.Cut(field, "+")
+	n, _ := strconv.Atoi(permits)
+	return n
+}
+
 // contender reads a field. The form uuid:owner:number is of this package. The form uuid:thread is of Redisson, which
 // may append the ID of a transaction.
 func contender(field string) Contender {
@@ -508,7 +515,7 @@ func leaseLeft(pttl int64) time.Duration {
 	if pttl == -2 {
 		return 0
 	}
-	return fromMilliseconds(pttl)
+	return send.FromMilliseconds(pttl)
 }
 
 // latestTime is the last millisecond of the year 9999. JSON cannot represent later times.

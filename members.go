@@ -18,6 +18,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -167,7 +168,7 @@ func checkTwice(members []member) error {
 		}
 		other, twice := seen[self]
 		switch {
-		case twice && half != other && half != permitsHalf && other != permitsHalf && half != "" && other != "":
+		case twice && half != other && half != record.PermitsHalf && other != record.PermitsHalf && half != "" && other != "":
 			return invalid("both halves of the read/write lock %s were passed", shortName(m.Name()))
 		case twice:
 			return invalid("the same lock was passed twice: %s", shortName(m.Name()))

@@ -27,9 +27,6 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// How scripts publish: see internal/lua/announce.lua.
-var publish, publishInShard, inBothWays any = "publish", "spublish", "publish+spublish"
-
 // oneServer is the router for a server that is found by dialing, and is not in Cluster mode.
 type oneServer func() wake.Subscriber
 
@@ -38,7 +35,7 @@ func (dial oneServer) Moves() bool           { return false }
 func (dial oneServer) Reload()               {}
 func (dial oneServer) Refused(error) bool    { return false }
 func (dial oneServer) Counts() bool          { return true }
-func (dial oneServer) publishVerb() any      { return publish }
+func (dial oneServer) publishVerb() any      { return record.Publish }
 
 // A subscribing is a Redis client, or one of its nodes, that opens connections for subscriptions.
 type subscribing interface {
@@ -54,7 +51,7 @@ type ways struct {
 
 func (w *ways) publishVerb() any {
 	if w.noShards.Load() {
-		return publish
+		return record.Publish
 	}
 	return w.verb
 }
@@ -62,9 +59,9 @@ func (w *ways) publishVerb() any {
 // connect opens a connection for subscriptions to the channels on which the servers announce.
 func (w *ways) connect(to subscribing) wake.Subscriber {
 	switch w.publishVerb() {
-	case publish:
+	case record.Publish:
 		return to.Subscribe(context.Background())
-	case publishInShard:
+	case record.PublishInShard:
 		return shard{to.SSubscribe(context.Background())}
 	}
 	return &bothWays{shard: shard{to.Subscribe(context.Background())}}
@@ -168,7 +165,7 @@ func (s *shards) home(key string) string {
 func (s *shards) Moves() bool { return s.Counts() }
 
 // Counts reports false for a Cluster before Redis 7.0: other servers than that of the slot have subscribers, too.
-func (s *shards) Counts() bool { return s.verb == inBothWays || !s.noShards.Load() }
+func (s *shards) Counts() bool { return s.verb == record.InBothWays || !s.noShards.Load() }
 
 // Reload makes go-redis ask which node has which slots. By itself go-redis would continue to ask a node that is gone
 // for up to a minute, longer than a lease. Its ReloadState waits until several attempts to dial such a node have
@@ -238,8 +235,8 @@ const mostTold = 1000 // messages of one pipeline
 // client that routes by slot sends each command to the server to which the Client is subscribed.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
 	for some := range slices.Chunk(ids, mostTold) {
-		for _, verb := range []any{publish, publishInShard} {
-			if c.publishVerb() == verb || c.publishVerb() == inBothWays {
+		for _, verb := range []any{record.Publish, record.PublishInShard} {
+			if c.publishVerb() == verb || c.publishVerb() == record.InBothWays {
 				c.publish(ctx, verb, some, message)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -30,16 +31,16 @@ type servers interface {
 func serversOf(rdb redis.UniversalClient) servers {
 	one, many := send.OptionsOf(rdb)
 	if cluster := send.ClusterOf(rdb); cluster != nil {
-		s := &shards{rdb: rdb, cluster: cluster, ways: ways{verb: inBothWays}}
+		s := &shards{rdb: rdb, cluster: cluster, ways: ways{verb: record.InBothWays}}
 		if many != nil && many.ClusterSlots == nil {
-			s.verb = publishInShard // go-redis asks the servers for their slots
+			s.verb = record.PublishInShard // go-redis asks the servers for their slots
 		}
 		return s
 	}
 	if one != nil {
 		return oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
-	return &unknown{rdb: rdb, ways: ways{verb: inBothWays}}
+	return &unknown{rdb: rdb, ways: ways{verb: record.InBothWays}}
 }
 
 // publishVerb returns how the scripts publish on the servers of c.
