@@ -22,10 +22,8 @@ import (
 type handle struct {
 	client *Client
 	name   string
-	bad    error // why the lock cannot be used, or nil
-
-	lock   contract.Lock         // nil for a MultiLock
-	record contract.Record       // the same lock, or nil if it has not one record on one server: then lock is a view
+	bad    error                 // why the lock cannot be used, or nil
+	lock   contract.Record       // nil for a MultiLock
 	many   opaque.Pointer[multi] // zero for all locks except a MultiLock
 }
 
@@ -36,10 +34,8 @@ type commands interface {
 	release(ctx context.Context) error
 	extend(ctx context.Context, lease time.Duration) error
 	guard(ctx context.Context) (context.Context, error)
-	token(ctx context.Context) (int64, error)
-	holdCount(ctx context.Context) (int, error) // the hold count of the owner
-	isLocked(ctx context.Context) (bool, error)
-	ttl(ctx context.Context) (time.Duration, error)
+	holdCount(ctx context.Context) (int, error)     // the hold count of the owner
+	ttl(ctx context.Context) (time.Duration, error) // 0: no owner holds the lock
 	force(ctx context.Context) (bool, error)
 }
 
@@ -70,46 +66,23 @@ func (l oneLock) guard(ctx context.Context) (context.Context, error) {
 	return l.client.engine().Guard(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
-func (l oneLock) token(ctx context.Context) (int64, error) {
-	if !l.lock.Traits().Fenced {
-		return 0, invalid("the lock was created without Fenced()")
-	}
-	return l.client.engine().Token(l.lock, engine.OwnerOf(ctx))
-}
-
 func (l oneLock) holdCount(ctx context.Context) (int, error) {
-	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
-		s, err := l.look(ctx, field)
-		return s.Held, err
-	})
-}
-
-func (l oneLock) isLocked(ctx context.Context) (bool, error) {
-	s, err := l.look(ctx, "")
-	return s.Locked, err
+	return l.client.engine().HoldCount(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
 func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
-	s, err := l.look(ctx, "")
+	s, err := l.client.engine().Inspect(ctx, l.lock, "")
 	if !s.Locked {
 		return 0, err
 	}
-	return s.TTL, err
+	return cmp.Or(s.TTL, time.Millisecond), err // it ends in less than that
 }
 
 func (l oneLock) force(ctx context.Context) (bool, error) {
 	if red, ok := l.lock.(*redLock); ok {
 		return red.free(ctx)
 	}
-	return l.client.engine().Force(ctx, l.record)
-}
-
-// look inspects the lock in Redis. If field is not "", it asks for the hold with that field.
-func (l oneLock) look(ctx context.Context, field string) (contract.View, error) {
-	if red, ok := l.lock.(*redLock); ok {
-		return red.look(ctx, field)
-	}
-	return l.client.engine().Inspect(ctx, l.record, field)
+	return l.client.engine().Force(ctx, l.lock)
 }
 
 // newHandle returns the handle of lock, which was made with these options.
@@ -118,7 +91,7 @@ func newHandle(c *Client, lock keyed, o lockOptions) handle {
 	if bad == nil {
 		bad = o.check()
 	}
-	return handle{client: c, name: o.Name, lock: lock, record: lock, bad: bad}
+	return handle{client: c, name: o.Name, bad: bad, lock: lock}
 }
 
 // A keyed lock has the keys of its record. The first one is that of the record itself.
@@ -276,15 +249,25 @@ func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	return ask(ctx, h, "guard", commands.guard)
 }
 
-func (h *handle) fencingToken(ctx context.Context) (int64, error) {
-	return ask(ctx, h, "token", commands.token)
+func (h *handle) fencingToken(ctx context.Context) (token int64, err error) {
+	switch err = h.usable(ctx); {
+	case err != nil:
+	case h.lock == nil:
+		err = invalid("a MultiLock has no token: each of its locks may have one")
+	case !h.lock.Traits().Fenced:
+		err = invalid("the lock was created without Fenced()")
+	default:
+		token, err = h.client.engine().Token(h.lock, engine.OwnerOf(ctx))
+	}
+	return token, h.fail("token", err)
 }
 
 // IsLocked asks Redis, and reports whether any owner of any client, in any process, holds the lock. For a Semaphore it
 // reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether a
 // majority of its locks is.
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
-	return ask(ctx, h, "is locked", commands.isLocked)
+	left, err := ask(ctx, h, "is locked", commands.ttl)
+	return left != 0, err
 }
 
 // IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
@@ -330,14 +313,14 @@ func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (bool, error) {
 	return ask(ctx, h, "force unlock", func(_ commands, ctx context.Context) (bool, error) {
-		return h.client.engine().Force(ctx, h.record, fields...)
+		return h.client.engine().Force(ctx, h.lock, fields...)
 	})
 }
 
 // detach ends the hold that ctx carries the owner of, and returns a ticket. ended reports whether the hold has ended,
 // even if there is an error.
 func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error) {
-	if h.record == nil {
+	if h.record() == nil {
 		return "", false, errManyLocks
 	}
 	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
@@ -345,7 +328,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 		return "", false, err
 	}
 	e := h.client.engine()
-	d, ended, err := e.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
+	d, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
 		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
 		text, err = t.Encode()

@@ -24,7 +24,7 @@ func init() {
 				if err != nil {
 					return nil, err
 				}
-				return h.record, nil
+				return h.lock, nil
 			}
 			return view
 		case known:
@@ -43,5 +43,5 @@ func init() {
 }
 
 func (h *handle) view() inside.View {
-	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record}
+	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record()}
 }

@@ -42,7 +42,7 @@ func memberOf(l Locker) member {
 	m := member{Locker: l}
 	if k, ok := l.(known); ok {
 		h := k.inside()
-		m.several = h.record == nil
+		m.several = h.record() == nil
 		if h.lock != nil {
 			m.in, m.server = h, h.client.server()
 		}
@@ -61,11 +61,14 @@ func (m member) isOurs() bool {
 }
 
 // record returns the lock if it has a record on one server, and nil otherwise.
-func (m member) record() contract.Record {
-	if m.in == nil {
+func (h *handle) record() contract.Record {
+	if h == nil {
 		return nil
 	}
-	return m.in.record
+	if _, red := h.lock.(*redLock); red {
+		return nil
+	}
+	return h.lock
 }
 
 // key returns the name by which m is ordered: with the prefix of the Client, if it is a lock of this package.

@@ -126,8 +126,7 @@ func (s *Semaphore) several(n int) (*handle, error) {
 		return &s.handle, nil
 	}
 	h := s.handle
-	h.record = s.record.Several(n)
-	h.lock = h.record
+	h.lock = s.record.Several(n)
 	return &h, nil
 }
 

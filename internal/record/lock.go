@@ -106,7 +106,7 @@ func (l *Lock) RollBack(a contract.Attempt) send.Call {
 // leave sets the hold count. If undo is set, the caller also leaves the entry that it has as a waiter; counterpart is the
 // field of its hold on the other half.
 func (l *Lock) leave(r contract.Release, undo bool, counterpart string) send.Call {
-	args := append(append(append(make([]any, 0, 5), r.Field), l.details...), l.told, l.client.Verb())
+	args := append(append(append(make([]any, 0, 4+len(l.details)), r.Field), l.details...), l.told, l.client.Verb())
 	if !l.timeless {
 		args = append(args, send.Milliseconds(r.Share))
 	}
