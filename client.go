@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -36,7 +36,7 @@ type clientState struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
 	wire            record.Client
-	servers         servers
+	servers         *route.Servers
 	votes           voteTable    // of RedLocks
 	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
 	labelsForbidden atomic.Bool  // this user may not read labels
@@ -74,7 +74,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	limit := send.ConnectTime
-	if t := readTimeout(rdb); t > 0 {
+	if t := route.ReadTimeout(rdb); t > 0 {
 		limit = min(t, limit)
 	}
 	if o.synced.Within >= limit {
@@ -90,33 +90,16 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		nodeTimeout: o.nodeTimeout,
 		synced:      o.synced,
 	}
-	in.wire = record.Client{ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: c.publishVerb}
-	config := c.config(in.wire.ID, o)
 	if finite := send.NewFinite(rdb); finite != nil {
 		in.rdb = finite
 	}
-	in.servers = serversOf(in.rdb)
-	config.Servers = in.servers
-	config.Group = c.group
-	sending := send.Config{
-		Transport:    send.NewRedis(in.rdb, o.synced),
-		OnCallerTime: promptness(rdb),
-		Confirm:      o.synced.Within,
-		Idle:         idle(rdb),
-		Exhausted:    exhausted(rdb),
+	in.servers = route.New(in.rdb)
+	in.wire = record.Client{
+		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
-	if s, ok := config.Servers.(*shards); ok {
-		sending.Home = s.home
-	}
-	// The Process of a type that embeds one of these may do more, which a pipeline does not call.
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		sending.Batch = o.synced.Replicas == 0
-	}
-	if timed := send.NewTimed(in.rdb); timed != nil && o.synced.Replicas == 0 {
-		sending.Bounded, sending.MinIdle, sending.Fresh = timed, timed.MinIdle, timed.Fresh
-	}
-	in.engine = engine.New(config, sending)
+	config := c.config(in.wire.ID, o)
+	config.Servers, config.Group = in.servers, in.servers.Group
+	in.engine = engine.New(config, in.servers.Sending(rdb, o.synced))
 	return c, nil
 }
 
@@ -218,79 +201,6 @@ func (h Holder) record() string {
 		return fmt.Sprintf("%s+%d", field, h.Permits)
 	}
 	return strings.TrimSuffix(field, record.WriteSuffix)
-}
-
-// promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
-// before that. It is for requests that are not bounded: see send.Timed.
-func promptness(rdb redis.UniversalClient) time.Duration {
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
-			return t
-		}
-	}
-	return 0 // also for a type that embeds one of these: it may send a request again by itself
-}
-
-// idle returns a function that returns how many connections are idle which requests for a key need.
-func idle(rdb redis.UniversalClient) func(key string) int {
-	cluster := send.ClusterOf(rdb)
-	if cluster == nil {
-		return func(string) int { return int(rdb.PoolStats().IdleConns) }
-	}
-	return func(key string) int {
-		master, err := cluster.MasterForKey(context.Background(), key)
-		if err != nil {
-			return 0
-		}
-		return int(master.PoolStats().IdleConns)
-	}
-}
-
-// exhausted returns a function that reports whether all connections are in use which requests for a key need, or nil if
-// go-redis does not know it.
-func exhausted(rdb redis.UniversalClient) func(key string) bool {
-	isFull := func(rdb *redis.Client) bool {
-		pool := rdb.PoolStats()
-		return pool.IdleConns == 0 && int(pool.TotalConns) >= rdb.Options().PoolSize
-	}
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		return func(string) bool { return isFull(rdb) }
-	case *redis.ClusterClient:
-		return func(key string) bool {
-			master, err := rdb.MasterForKey(context.Background(), key)
-			return err == nil && isFull(master)
-		}
-	}
-	return nil
-}
-
-// readTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
-// known.
-func readTimeout(rdb redis.UniversalClient) time.Duration {
-	switch one, cluster := send.OptionsOf(rdb); {
-	case one != nil:
-		return one.ReadTimeout
-	case cluster != nil:
-		return cluster.ReadTimeout
-	}
-	return 0
-}
-
-// server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
-// every process that has configured the same addresses.
-func (c *Client) server() string {
-	if dialsByItself(c.in().rdb) {
-		return ""
-	}
-	switch one, cluster := send.OptionsOf(c.in().rdb); {
-	case one != nil && one.Addr != "FailoverClient":
-		return fmt.Sprintf("%s/%d", one.Addr, one.DB)
-	case cluster != nil:
-		return strings.Join(slices.Sorted(slices.Values(cluster.Addrs)), ",")
-	}
-	return ""
 }
 
 // isNil reports whether v is nil, or a nil pointer.

@@ -7,13 +7,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
@@ -381,10 +381,10 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), record.LongestName)
 	}
 	first := keys[0]
-	if _, bySlot := c.in().servers.(*shards); bySlot {
+	if c.in().servers.RoutesBySlot() {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
-			if slotPart(key) != slotPart(first) {
+			if route.SlotPart(key) != route.SlotPart(first) {
 				return invalid(
 					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +
 						"braces, or with one {tag}",
@@ -393,14 +393,4 @@ func checkKeys(c *Client, name string, keys []string) error {
 		}
 	}
 	return nil
-}
-
-// slotPart returns the part of a key that determines its slot in a Cluster.
-func slotPart(key string) string {
-	if _, tag, ok := strings.Cut(key, "{"); ok {
-		if tag, _, ok = strings.Cut(tag, "}"); ok && tag != "" {
-			return tag
-		}
-	}
-	return key
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/opaque"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -37,7 +38,7 @@ func init() {
 		o, err := newOptions(opts.([]Option))
 		o.labels = true // as if the label was written already
 		config := (&Client{hidden: opaque.To(new(clientState))}).config(id, o)
-		config.Servers = oneServer(dial)
+		config.Servers = route.One(dial)
 		return config, err
 	}
 }

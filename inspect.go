@@ -207,7 +207,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	var i Inspection
 	if err == nil {
 		args := []any{record.SuffixName(key, ""), record.PrefixName("redisson_lock__channel", key),
-			record.PrefixName("redisson_sc", key), record.PrefixName("redisson_rwlock", key), c.publishVerb()}
+			record.PrefixName("redisson_sc", key), record.PrefixName("redisson_rwlock", key), c.wire().Verb()}
 		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
 	}
 	i.Name = name

@@ -12,14 +12,10 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // A member is one of the locks of which a MultiLock or a RedLock consists.
@@ -44,7 +40,7 @@ func memberOf(l Locker) member {
 		h := k.inside()
 		m.several = h.record() == nil
 		if h.lock != nil {
-			m.in, m.server = h, h.client.server()
+			m.in, m.server = h, h.client.in().servers.Address()
 		}
 	}
 	return m
@@ -179,27 +175,6 @@ func checkTwice(members []member) error {
 		seen[self] = half
 	}
 	return nil
-}
-
-// defaultDialer returns the code of the Dialer of a Redis client to which the user has not given one.
-var defaultDialer = sync.OnceValue(func() uintptr {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
-	defer func() { _ = rdb.Close() }() // it has no connections
-	return codeOf(rdb.Options().Dialer)
-})
-
-// codeOf returns the address of the code of a function.
-func codeOf(f any) uintptr { return reflect.ValueOf(f).Pointer() }
-
-// dialsByItself reports whether rdb has a Dialer of its own, which may lead to any server.
-func dialsByItself(rdb redis.UniversalClient) bool {
-	switch one, cluster := send.OptionsOf(rdb); {
-	case one != nil:
-		return codeOf(one.Dialer) != defaultDialer()
-	case cluster != nil:
-		return cluster.Dialer != nil
-	}
-	return false
 }
 
 // acquire acquires m for the owner of ctx. If m is a lock of this package, r.Report gets the outcome.
