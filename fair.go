@@ -38,7 +38,7 @@ type FairLock struct{ handle }
 // reported by the methods of the lock, as ErrInvalid.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	o := newLockOptions(name, TypeFair, opts)
-	return &FairLock{newHandle(c, record.NewFair(c.wire(), o.Traits), o)}
+	return &FairLock{newHandle(c, record.NewFair(c.wire(), o.traits), o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this

@@ -29,6 +29,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/inspect"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -246,7 +247,7 @@ func (p *tape) records() any {
 		return []any{field(), []string{"1795263771220", "1.7e12", "inf", "-inf", "nan", "0", p.text()}[p.pick(7)]}
 	}
 	answer := []any{
-		p.integer() % latestTime, p.integer(),
+		p.integer() % inspect.LatestTime, p.integer(),
 		list(func() []any { return []any{field(), value(), p.integer()} }),
 		int64(p.pick(2)),
 		list(func() []any {
@@ -322,29 +323,29 @@ func FuzzInspect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := tape(data)
 		answer := p.records()
-		r, err := parseRecords(answer)
+		r, err := inspect.Parse(answer)
 		testredis.CheckText(t, err)
 		if err != nil {
 			assert.ErrorIs(t, err, errReply)
 			assert.False(t, transient(err), "%v", err)
 			return
 		}
-		fields := len(r.entries)
-		if r.free != "" {
+		fields := len(r.Entries)
+		if r.Free != "" {
 			fields = 0
-			for _, ends := range r.permits {
-				if ends > r.now {
+			for _, p := range r.Permits {
+				if p.Ends > r.Now {
 					fields++
 				}
 			}
 		}
-		i, err := r.inspection()
+		i, err := inspection(&r)
 		testredis.CheckText(t, err)
 		if err != nil {
-			assert.True(t, errors.Is(err, ErrNotALock) || r.free != "" && errors.Is(err, errReply), "%v", err)
+			assert.True(t, errors.Is(err, ErrNotALock) || r.Free != "" && errors.Is(err, errReply), "%v", err)
 			return
 		}
-		assert.Equal(t, r.free != "", i.Type == TypeSemaphore)
+		assert.Equal(t, r.Free != "", i.Type == TypeSemaphore)
 		if i.Mode != "" {
 			fields--
 		}
@@ -538,11 +539,11 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		"",
 		list("f", "1.5e3"),
 	)
-	r, err := parseRecords(good)
+	r, err := inspect.Parse(good)
 	require.NoError(t, err)
-	assert.Len(t, r.entries, 1)
-	require.Len(t, r.waiters, 2)
-	f, g := r.waiters[0], r.waiters[1]
+	assert.Len(t, r.Entries, 1)
+	require.Len(t, r.Waiters, 2)
+	f, g := waiterOf(r.Waiters[0]), waiterOf(r.Waiters[1])
 	assert.EqualValues(t, 1500, f.Deadline.UnixMilli())
 	assert.True(t, f.AliveUntil.IsZero())
 	assert.True(t, f.Since.IsZero())
@@ -551,9 +552,9 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.Equal(t, 9999, g.AliveUntil.UTC().Year())
 	assert.Equal(t, 9999, g.Since.UTC().Year())
 	assert.Equal(t, ReachableYes, g.Reachable)
-	assert.EqualValues(t, 1500, r.permits["f"])
+	assert.EqualValues(t, 1500, r.Permits[0].Ends)
 	for _, bad := range []any{nil, int64(1), "", list(), good[:8]} {
-		_, err := parseRecords(bad)
+		_, err := inspect.Parse(bad)
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
 	for i := range good {
@@ -561,7 +562,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 			list(list())} {
 			bad := slices.Clone(good)
 			bad[i] = part
-			_, err := parseRecords(bad)
+			_, err := inspect.Parse(bad)
 			assert.ErrorIs(t, err, errReply, "part %d: %v", i, part)
 		}
 	}

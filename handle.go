@@ -87,11 +87,11 @@ func (l oneLock) force(ctx context.Context) (bool, error) {
 
 // newHandle returns the handle of lock, which was made with these options.
 func newHandle(c *Client, lock keyed, o lockOptions) handle {
-	bad := checkKeys(c, o.Name, lock.Keys())
+	bad := checkKeys(c, o.traits.Name, lock.Keys())
 	if bad == nil {
 		bad = o.check()
 	}
-	return handle{client: c, name: o.Name, bad: bad, lock: lock}
+	return handle{client: c, name: o.traits.Name, bad: bad, lock: lock}
 }
 
 // A keyed lock has the keys of its record. The first one is that of the record itself.

@@ -83,7 +83,7 @@ type Lock struct{ handle }
 // of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	o := newLockOptions(name, TypeLock, opts)
-	return &Lock{newHandle(c, record.NewPlain(c.wire(), o.Traits), o)}
+	return &Lock{newHandle(c, record.NewPlain(c.wire(), o.traits), o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this

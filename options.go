@@ -236,7 +236,7 @@ func (o *options) check() error {
 func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
 
 type lockOptions struct {
-	contract.Traits
+	traits   contract.Traits
 	maxHolds bool // MaxHold was passed
 	keeps    bool // MinHold was passed
 }
@@ -249,12 +249,14 @@ type LockOption func(*lockOptions)
 // token is stored in the key redisson_lock_token:{name}, which is never deleted and has no expiry. By default a lock
 // has no tokens.
 func Fenced() LockOption {
-	return func(o *lockOptions) { o.Fenced = true }
+	return func(o *lockOptions) { o.traits.Fenced = true }
 }
 
 // ofElection is the option of the lock of an election. Others recognize the leader by the counter in Redis, and a term
 // lasts for as long as a process does.
-func ofElection(o *lockOptions) { o.Fenced, o.DrawsSingly, o.Lasting = true, true, true }
+func ofElection(o *lockOptions) {
+	o.traits.Fenced, o.traits.DrawsSingly, o.traits.Lasting = true, true, true
+}
 
 // MaxHold limits how long a lock is held. Its lease is renewed only until d has passed since the lock was acquired, and
 // acquiring the lock again does not extend that time. After d the lock is lost: the context of Guard is canceled,
@@ -266,7 +268,7 @@ func ofElection(o *lockOptions) { o.Fenced, o.DrawsSingly, o.Lasting = true, tru
 // ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
 // return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.Limits.Max, o.maxHolds = d, true }
+	return func(o *lockOptions) { o.traits.Limits.Max, o.maxHolds = d, true }
 }
 
 // MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier. So a job that
@@ -283,12 +285,12 @@ func MaxHold(d time.Duration) LockOption {
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
 // at once.
 func MinHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.Limits.MinHold, o.keeps = d, true }
+	return func(o *lockOptions) { o.traits.Limits.MinHold, o.keeps = d, true }
 }
 
 // newLockOptions returns the options of the lock of a type that users call name.
 func newLockOptions(name string, kind LockType, opts []LockOption) (o lockOptions) {
-	o.Name, o.Type = name, string(kind)
+	o.traits.Name, o.traits.Type = name, string(kind)
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -300,12 +302,12 @@ func newLockOptions(name string, kind LockType, opts []LockOption) (o lockOption
 // check returns an error if no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
-	case o.maxHolds && o.Limits.Max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): must be at least 1ms", o.Limits.Max)
-	case o.keeps && o.Limits.MinHold < time.Millisecond:
-		return send.Invalid("MinHold(%v): must be at least 1ms", o.Limits.MinHold)
-	case o.keeps && o.maxHolds && o.Limits.MinHold > o.Limits.Max:
-		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.Limits.MinHold, o.Limits.Max)
+	case o.maxHolds && o.traits.Limits.Max < time.Millisecond:
+		return send.Invalid("MaxHold(%v): must be at least 1ms", o.traits.Limits.Max)
+	case o.keeps && o.traits.Limits.MinHold < time.Millisecond:
+		return send.Invalid("MinHold(%v): must be at least 1ms", o.traits.Limits.MinHold)
+	case o.keeps && o.maxHolds && o.traits.Limits.MinHold > o.traits.Limits.Max:
+		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.traits.Limits.MinHold, o.traits.Limits.Max)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ type WriteLock struct{ handle }
 // options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	o := newLockOptions(name, "", opts)
-	r, w := record.NewReadWrite(c.wire(), o.Traits)
+	r, w := record.NewReadWrite(c.wire(), o.traits)
 	return &RWLock{&ReadLock{newHandle(c, r, o)}, &WriteLock{newHandle(c, w, o)}}
 }
 

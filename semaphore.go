@@ -67,11 +67,11 @@ type Semaphore struct {
 // taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	o := newLockOptions(name, TypeSemaphore, opts)
-	l := record.NewSemaphore(c.wire(), o.Traits, permits)
+	l := record.NewSemaphore(c.wire(), o.traits, permits)
 	s := &Semaphore{newHandle(c, l, o), l}
 	switch {
 	case s.bad != nil:
-	case o.Fenced:
+	case o.traits.Fenced:
 		s.bad = invalid("Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
 	default:
 		s.bad = checkPermits(permits, 1)
