@@ -106,7 +106,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 // config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
 func (c *Client) config(id string, o options) engine.Config {
 	log := calmLogger(o.logger, &c.in().userCalls)
-	reported := &userEvents{log: log, observer: o.observer, calls: &c.in().userCalls}
+	reported := &userEvents{log: log, observer: o.observer}
+	reported.calls, reported.tell = &c.in().userCalls, func(panicked any, stack []byte) {
+		log.Error("relock: the Observer has panicked; its further panics are not logged",
+			"panic", fmt.Sprint(panicked), "stack", string(stack))
+	}
 	config := engine.Config{
 		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
 		Label:          o.label,

@@ -101,7 +101,7 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 // flat replaces each MultiLock among members by its locks; and each RedLock, too, if deep is set.
 func flat(members []member, deep bool) (all []member) {
 	for _, m := range members {
-		red, _ := lockOf[*redLock](m)
+		red := m.red()
 		switch many, ok := m.Locker.(*MultiLock); {
 		case ok:
 			all = append(all, flat(many.many.Get().locks, deep)...)
@@ -116,12 +116,12 @@ func flat(members []member, deep bool) (all []member) {
 	return all
 }
 
-// lockOf returns the lock of m if it is of type L.
-func lockOf[L contract.Lock](m member) (l L, ok bool) {
+// red returns the lock of m if it is a RedLock, or nil.
+func (m member) red() (l *redLock) {
 	if m.in != nil {
-		l, ok = m.in.lock.(L)
+		l, _ = m.in.lock.(*redLock)
 	}
-	return l, ok
+	return l
 }
 
 // compare orders members: see the rules above. The last part of the order is that of this process only.

@@ -14,9 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -214,17 +212,7 @@ type LostEvent struct {
 type userEvents struct {
 	log      *slog.Logger
 	observer Observer // nil if the Client has none
-	panicked atomic.Bool
-	calls    *atomic.Int64 // of the Observer that have not returned
-}
-
-// recovered logs the first panic of the Observer.
-func (e *userEvents) recovered() {
-	e.calls.Add(-1)
-	if what := recover(); what != nil && e.panicked.CompareAndSwap(false, true) {
-		e.log.Error("relock: the Observer has panicked; its further panics are not logged",
-			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
-	}
+	userCode          // the Observer
 }
 
 // Report implements engine.Events.
@@ -237,8 +225,7 @@ func (e *userEvents) Report(ctx context.Context, v engine.Event) {
 	if o == nil {
 		return
 	}
-	e.calls.Add(1)
-	defer e.recovered()
+	defer e.begin().recovered()
 	switch v.What {
 	case engine.Waiting:
 		o.Waiting(ctx, WaitingEvent{lock})

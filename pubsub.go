@@ -32,13 +32,20 @@ func (c *Client) tell(ctx context.Context, ids []string, message string) {
 
 // publish publishes message on the channels of Clients.
 func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) {
-	_ = send.CatchPanic(func() error {
+	_ = c.pipelined(ctx, func(p redis.Pipeliner) {
+		for _, id := range ids {
+			cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
+			cmd.SetFirstKeyPos(1)
+			_ = p.Process(ctx, cmd)
+		}
+	})
+}
+
+// pipelined sends what fill adds to a pipeline. A panic of a hook of the Redis client counts as a failure.
+func (c *Client) pipelined(ctx context.Context, fill func(redis.Pipeliner)) error {
+	return send.CatchPanic(func() error {
 		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for _, id := range ids {
-				cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
-				cmd.SetFirstKeyPos(1)
-				_ = p.Process(ctx, cmd)
-			}
+			fill(p)
 			return nil
 		})
 		return err

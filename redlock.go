@@ -259,10 +259,11 @@ func (l *redLock) Lost(field string) {
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
-	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o), nodes: make([]nodeHold, len(l.nodes))}
+	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
+	v.nodes = make([]nodeHold, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
-		if !v.Over() && v.Check() != nil {
+		if !v.now().over && v.Check() != nil {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
@@ -345,7 +346,7 @@ func (v *redVote) checkWait(p *send.Wait, a contract.Attempt) error {
 // blocked returns at how many nodes o would wait for itself, and whether they are so many that no majority is left.
 func (l *redLock) blocked(o engine.Owner) (nodes int, most bool) {
 	blocks := func(m member) bool {
-		if red, ok := lockOf[*redLock](m); ok {
+		if red := m.red(); red != nil {
 			if _, most := red.blocked(o); most {
 				return true
 			}
@@ -449,7 +450,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
-		if !v.at(i).alive() {
+		if !v.now().nodes[i].alive() {
 			return errNotAsked
 		}
 		if err := extendLocker(ctx, l.nodes[i].Locker, lease); !errors.Is(err, engine.ErrRenewed) {
