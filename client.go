@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -26,18 +26,17 @@ import (
 // share one connection for subscriptions (in a Cluster: one for each shard) and one goroutine that renews their leases.
 // A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
-	hidden          opaque.Pointer[clientState]
-	keyPrefix       string // the prefix of every key
-	fairWaitTimeout time.Duration
-	nodeTimeout     time.Duration
-	synced          send.Synced
+	hidden      opaque.Pointer[clientState]
+	nodeTimeout time.Duration
+	synced      send.Synced
 }
 
 // A clientState is what changes, and what leads to it.
 type clientState struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
-	servers         servers
+	wire            record.Client
+	servers         *route.Servers
 	votes           voteTable    // of RedLocks
 	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
 	labelsForbidden atomic.Bool  // this user may not read labels
@@ -75,7 +74,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	limit := send.ConnectTime
-	if t := readTimeout(rdb); t > 0 {
+	if t := route.ReadTimeout(rdb); t > 0 {
 		limit = min(t, limit)
 	}
 	if o.synced.Within >= limit {
@@ -87,45 +86,31 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
 	}
 	c := &Client{
-		hidden:          opaque.To(in),
-		keyPrefix:       o.keyPrefix,
-		fairWaitTimeout: o.fairWaitTimeout,
-		nodeTimeout:     o.nodeTimeout,
-		synced:          o.synced,
+		hidden:      opaque.To(in),
+		nodeTimeout: o.nodeTimeout,
+		synced:      o.synced,
 	}
-	config := c.config(uuid.NewString(), o)
 	if finite := send.NewFinite(rdb); finite != nil {
 		in.rdb = finite
 	}
-	in.servers = serversOf(in.rdb)
-	config.Servers = in.servers
-	config.Group = c.group
-	sending := send.Config{
-		Transport:    send.NewRedis(in.rdb, o.synced),
-		OnCallerTime: promptness(rdb),
-		Confirm:      o.synced.Within,
-		Idle:         idle(rdb),
-		Exhausted:    exhausted(rdb),
+	in.servers = route.New(in.rdb)
+	in.wire = record.Client{
+		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
-	if s, ok := config.Servers.(*shards); ok {
-		sending.Home = s.home
-	}
-	// The Process of a type that embeds one of these may do more, which a pipeline does not call.
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		sending.Batch = o.synced.Replicas == 0
-	}
-	if timed := send.NewTimed(in.rdb); timed != nil && o.synced.Replicas == 0 {
-		sending.Bounded, sending.MinIdle, sending.Fresh = timed, timed.MinIdle, timed.Fresh
-	}
-	in.engine = engine.New(config, sending)
+	config := c.config(in.wire.ID, o)
+	config.Servers, config.Group = in.servers, in.servers.Group
+	in.engine = engine.New(config, in.servers.Sending(rdb, o.synced))
 	return c, nil
 }
 
 // config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
 func (c *Client) config(id string, o options) engine.Config {
 	log := calmLogger(o.logger, &c.in().userCalls)
-	reported := &userEvents{log: log, observer: o.observer, calls: &c.in().userCalls}
+	reported := &userEvents{log: log, observer: o.observer}
+	reported.calls, reported.tell = &c.in().userCalls, func(panicked any, stack []byte) {
+		log.Error("relock: the Observer has panicked; its further panics are not logged",
+			"panic", fmt.Sprint(panicked), "stack", string(stack))
+	}
 	config := engine.Config{
 		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
 		Label:          o.label,
@@ -137,7 +122,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.in().userCalls.Load,
 
 		Renewer: askRenewals,
-		Free:    func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
+		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
 		Group:   func(string) string { return "" },
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
@@ -222,87 +207,6 @@ func (h Holder) record() string {
 	return strings.TrimSuffix(field, record.WriteSuffix)
 }
 
-// key returns the key of the lock with the given name.
-func (c *Client) key(name string) string {
-	if c == nil {
-		return name
-	}
-	return c.keyPrefix + name
-}
-
-// promptness returns the time after which a request to rdb ends by itself, or 0 if the sender would send it again
-// before that. It is for requests that are not bounded: see send.Timed.
-func promptness(rdb redis.UniversalClient) time.Duration {
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
-			return t
-		}
-	}
-	return 0 // also for a type that embeds one of these: it may send a request again by itself
-}
-
-// idle returns a function that returns how many connections are idle which requests for a key need.
-func idle(rdb redis.UniversalClient) func(key string) int {
-	cluster := send.ClusterOf(rdb)
-	if cluster == nil {
-		return func(string) int { return int(rdb.PoolStats().IdleConns) }
-	}
-	return func(key string) int {
-		master, err := cluster.MasterForKey(context.Background(), key)
-		if err != nil {
-			return 0
-		}
-		return int(master.PoolStats().IdleConns)
-	}
-}
-
-// exhausted returns a function that reports whether all connections are in use which requests for a key need, or nil if
-// go-redis does not know it.
-func exhausted(rdb redis.UniversalClient) func(key string) bool {
-	isFull := func(rdb *redis.Client) bool {
-		pool := rdb.PoolStats()
-		return pool.IdleConns == 0 && int(pool.TotalConns) >= rdb.Options().PoolSize
-	}
-	switch rdb := rdb.(type) {
-	case *redis.Client:
-		return func(string) bool { return isFull(rdb) }
-	case *redis.ClusterClient:
-		return func(key string) bool {
-			master, err := rdb.MasterForKey(context.Background(), key)
-			return err == nil && isFull(master)
-		}
-	}
-	return nil
-}
-
-// readTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
-// known.
-func readTimeout(rdb redis.UniversalClient) time.Duration {
-	switch one, cluster := send.OptionsOf(rdb); {
-	case one != nil:
-		return one.ReadTimeout
-	case cluster != nil:
-		return cluster.ReadTimeout
-	}
-	return 0
-}
-
-// server returns the address of the Redis that the Client uses, or "" if go-redis does not know it. It is the same in
-// every process that has configured the same addresses.
-func (c *Client) server() string {
-	if dialsByItself(c.in().rdb) {
-		return ""
-	}
-	switch one, cluster := send.OptionsOf(c.in().rdb); {
-	case one != nil && one.Addr != "FailoverClient":
-		return fmt.Sprintf("%s/%d", one.Addr, one.DB)
-	case cluster != nil:
-		return strings.Join(slices.Sorted(slices.Values(cluster.Addrs)), ",")
-	}
-	return ""
-}
-
 // isNil reports whether v is nil, or a nil pointer.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
@@ -345,13 +249,4 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
 	return c.engine().Shutdown(ctx)
-}
-
-// grantChannel returns the channel on which c is notified of grants of a lock. The releases of the lock are announced
-// on the channel announce.
-func (c *Client) grantChannel(announce string) string {
-	if c == nil {
-		return ""
-	}
-	return announce + ":" + c.ID()
 }

@@ -113,7 +113,7 @@ func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold,
 	}
 	ctx = ContextWithOwner(ctx)
 	d := engine.Detached{Field: t.ID, Token: t.Token, MaxEnd: t.MaxEnd, MinEnd: t.MinEnd, KeepEnd: t.KeepEnd}
-	if err := c.engine().Attach(ctx, l.record, engine.OwnerOf(ctx), d); err != nil {
+	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), d); err != nil {
 		return l.name, nil, err
 	}
 	return l.name, makeHold(ctx, l, 0), nil
@@ -121,13 +121,13 @@ func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold,
 
 // lockOf returns the lock of a ticket. When its MaxHold and its MinHold end is in the ticket.
 func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
-	name, ok := strings.CutPrefix(t.Key, c.keyPrefix)
+	name, ok := strings.CutPrefix(t.Key, c.wire().Prefix)
 	permits, detached := engine.DetachedPermits(t.ID)
 	switch {
 	case !ok || name == "":
 		return nil, invalid("the ticket is for a key that does not begin with the prefix %s of this Client, or that has no "+
 			"name",
-			shortName(c.keyPrefix))
+			shortName(c.wire().Prefix))
 	case !detached || uuid.Validate(t.ID[:strings.IndexByte(t.ID, ':')]) != nil,
 		permits > 1 && LockType(t.Type) != TypeSemaphore:
 		return nil, invalid("the ticket has no ID of a detached hold")

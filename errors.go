@@ -7,7 +7,6 @@ package relock
 // not belong in a log.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -115,11 +114,11 @@ func invalid(format string, args ...any) error { return send.Invalid(format, arg
 
 var errNilContext = invalid("ctx is nil")
 
-func shortName(name string) string { return send.ShortName(name) }
-
-func cutName(name string) string { return send.CutName(name) }
-
-func ctxError(ctx context.Context) error { return send.CtxError(ctx) }
+var (
+	shortName = send.ShortName
+	cutName   = send.CutName
+	ctxError  = send.CtxError
+)
 
 func transient(err error) bool {
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {

@@ -59,8 +59,8 @@ func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 
 // Alive returns the number of nodes at which v holds.
 func (v *redVote) Alive() (n int) {
-	for i := range v.nodes {
-		if v.at(i).alive() {
+	for _, held := range v.now().nodes {
+		if held.alive() {
 			n++
 		}
 	}

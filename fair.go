@@ -10,16 +10,8 @@ package relock
 
 import (
 	"context"
-	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-)
-
-var (
-	fairAcquire = record.Script("fair_acquire")
-	fairRelease = record.Script("fair_release")
-	fairForce   = record.Script("fair_force")
 )
 
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
@@ -45,85 +37,11 @@ type FairLock struct{ handle }
 // NewFairLock returns the fair lock with the given name. It sends no request. A name or an option that is not valid is
 // reported by the methods of the lock, as ErrInvalid.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
-	key, o := c.key(name), newLockOptions(opts)
-	l := &fairLock{newRecordLock(c, name, TypeFair, contract.Uncoordinated, o,
-		record.PrefixName("redisson_lock__channel", key)+":", 4,
-		key,
-		record.PrefixName("redisson_lock_queue", key),
-		record.PrefixName("redisson_lock_timeout", key),
-		record.PlacesKey(key),
-		record.LineKeys(key)[1],
-	)}
-	return &FairLock{newHandle(c, name, l, l.keys, o)}
+	o := newLockOptions(name, TypeFair, opts)
+	return &FairLock{newHandle(c, record.NewFair(c.wire(), o.traits), o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
 // lock: see [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if the
 // caller does not hold the lock, and ErrLockLost if the caller has lost it.
 func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
-
-// fairLock is the record of a FairLock: the record of a Lock, and a queue with keys of its own.
-type fairLock struct {
-	recordLock // announce is the prefix of the channels: the field of the waiter to be notified follows
-}
-
-func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
-	if ttl < 0 {
-		return "other waiters are ahead in the queue"
-	}
-	return l.recordLock.BusyText(ttl, left, ago)
-}
-
-func (l *fairLock) Channel(a contract.Attempt) string {
-	if a.NoWait {
-		return ""
-	}
-	return l.announce + a.Field
-}
-
-// Grants returns the channel of all waiters of this Client: see internal/lua/queue.lua.
-func (l *fairLock) Grants(a contract.Attempt) string {
-	if a.NoWait {
-		return ""
-	}
-	return l.announce + "client:" + l.client.ID()
-}
-
-func (l *fairLock) Acquire(a contract.Attempt) call {
-	var asked any = 0
-	if a.Delivery == contract.Push {
-		asked = a.Asked
-	}
-	return l.call(fairAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.waitTimeout(),
-		l.announce, l.client.publishVerb()}, []any{a.HoldCount, !a.NoWait, asked, grantLeaseIn(a)},
-		1, true, 0, 0))
-}
-
-func (l *fairLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
-	g, err := contract.ParseOutcome(r)
-	return g.WithStanding(r).WithEntry(a, record.FairHeartbeat), err
-}
-
-func (l *fairLock) Release(r contract.Release) call {
-	return l.leave(r, false)
-}
-
-func (l *fairLock) RollBack(a contract.Attempt) call {
-	return l.leave(a.AsRelease(), true)
-}
-
-// leave sets the hold count. If undo is set, the caller also leaves the queue.
-func (l *fairLock) leave(r contract.Release, undo bool) call {
-	return l.call(fairRelease, upToDefaults([]any{r.Field, l.waitTimeout(),
-		l.announce, l.client.publishVerb()}, []any{r.HoldCount, r.Late, undo}, 0, false, false))
-}
-
-func (l *fairLock) Rename(r contract.Rename) call {
-	return call{Script: lockRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Late)}
-}
-
-func (l *fairLock) Force(seen ...string) call {
-	return l.forced(fairForce, seen, l.waitTimeout(), l.announce, l.client.publishVerb())
-}
-
-func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/inspect"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -36,21 +37,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// L7: a request is sent on the goroutine of its caller only if the read timeout of the Redis client ends the wait for
-// an answer in time to send it again.
-func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
-	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second,
-		1001 * time.Millisecond: 0, -1: 0} {
-		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
-		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
-			c, err := New(rdb)
-			require.NoError(t, err)
-			assert.Equal(t, want, promptness(rdb), "%T with a read timeout of %v", rdb, readTimeout)
-			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
-		}
-	}
-}
 
 func TestQuorumErrorNamesEachNode(t *testing.T) {
 	err := error(&QuorumError{Asked: 3, Granted: 1, Needed: 2, Answers: []error{nil, io.EOF, errTaken}})
@@ -230,7 +216,7 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		if err1 == nil {
-			assert.Equal(t, reply(want), one)
+			assert.Equal(t, send.Reply(want), one)
 			assert.Equal(t, replies[0], one)
 		}
 	})
@@ -261,7 +247,7 @@ func (p *tape) records() any {
 		return []any{field(), []string{"1795263771220", "1.7e12", "inf", "-inf", "nan", "0", p.text()}[p.pick(7)]}
 	}
 	answer := []any{
-		p.integer() % latestTime, p.integer(),
+		p.integer() % inspect.LatestTime, p.integer(),
 		list(func() []any { return []any{field(), value(), p.integer()} }),
 		int64(p.pick(2)),
 		list(func() []any {
@@ -337,29 +323,29 @@ func FuzzInspect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := tape(data)
 		answer := p.records()
-		r, err := parseRecords(answer)
+		r, err := inspect.Parse(answer)
 		testredis.CheckText(t, err)
 		if err != nil {
 			assert.ErrorIs(t, err, errReply)
 			assert.False(t, transient(err), "%v", err)
 			return
 		}
-		fields := len(r.entries)
-		if r.free != "" {
+		fields := len(r.Entries)
+		if r.Free != "" {
 			fields = 0
-			for _, ends := range r.permits {
-				if ends > r.now {
+			for _, p := range r.Permits {
+				if p.Ends > r.Now {
 					fields++
 				}
 			}
 		}
-		i, err := r.inspection()
+		i, err := inspection(&r)
 		testredis.CheckText(t, err)
 		if err != nil {
-			assert.True(t, errors.Is(err, ErrNotALock) || r.free != "" && errors.Is(err, errReply), "%v", err)
+			assert.True(t, errors.Is(err, ErrNotALock) || r.Free != "" && errors.Is(err, errReply), "%v", err)
 			return
 		}
-		assert.Equal(t, r.free != "", i.Type == TypeSemaphore)
+		assert.Equal(t, r.Free != "", i.Type == TypeSemaphore)
 		if i.Mode != "" {
 			fields--
 		}
@@ -417,21 +403,13 @@ func hashTag(key string) string {
 func dataKeys(c *Client, name string) map[string]*handle {
 	rw := c.NewRWLock(name, Fenced())
 	keys := map[string]*handle{record.SuffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
-	for _, key := range rw.write.lock.(*writeLock).keys {
-		keys[key] = &rw.write.handle
-	}
-	fair := c.NewFairLock(name, Fenced())
-	for _, key := range fair.lock.(*fairLock).keys {
-		keys[key] = &fair.handle
-	}
-	plain := c.NewLock(name, Fenced())
-	for _, key := range plain.lock.(*plainLock).keys {
-		keys[key] = &plain.handle
-	}
 	semaphore := c.NewSemaphore(name, 1)
-	for _, key := range semaphore.record.keys[1:] {
-		keys[key] = &semaphore.handle
+	for _, h := range []*handle{&rw.write.handle, &c.NewFairLock(name, Fenced()).handle, &c.NewLock(name, Fenced()).handle, &semaphore.handle} {
+		for _, key := range h.lock.(keyed).Keys() {
+			keys[key] = h
+		}
 	}
+	keys[name] = &rw.write.handle
 	return keys
 }
 
@@ -495,14 +473,14 @@ func FuzzDurations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
-		ms := milliseconds(d)
+		ms := send.Milliseconds(d)
 		exact := new(big.Int).Sub(new(big.Int).Mul(big.NewInt(ms), big.NewInt(1_000_000)), big.NewInt(n)) // the rounding
 		if n > 0 {
 			assert.GreaterOrEqual(t, ms, int64(1), "%d ns", n)
 			assert.Negative(t, exact.Cmp(big.NewInt(1_000_000)), "%d ns are %d ms", n, ms)
 			assert.True(t, exact.Sign() >= 0 || n/1_000_000 >= math.MaxInt64/1_000_000, "%d ns are %d ms", n, ms)
 		}
-		back := fromMilliseconds(n)
+		back := send.FromMilliseconds(n)
 		want := new(big.Int).Mul(big.NewInt(n), big.NewInt(1_000_000))
 		switch {
 		case want.IsInt64():
@@ -519,7 +497,7 @@ func FuzzDurations(f *testing.F) {
 		}
 		lease, err := leaseRequest(d)
 		testredis.CheckText(t, err)
-		assert.Equal(t, err == nil, milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
+		assert.Equal(t, err == nil, send.Milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
 		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
 			_, err := tryRequest(r.wait, r.lease)
@@ -561,11 +539,11 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		"",
 		list("f", "1.5e3"),
 	)
-	r, err := parseRecords(good)
+	r, err := inspect.Parse(good)
 	require.NoError(t, err)
-	assert.Len(t, r.entries, 1)
-	require.Len(t, r.waiters, 2)
-	f, g := r.waiters[0], r.waiters[1]
+	assert.Len(t, r.Entries, 1)
+	require.Len(t, r.Waiters, 2)
+	f, g := waiterOf(r.Waiters[0]), waiterOf(r.Waiters[1])
 	assert.EqualValues(t, 1500, f.Deadline.UnixMilli())
 	assert.True(t, f.AliveUntil.IsZero())
 	assert.True(t, f.Since.IsZero())
@@ -574,9 +552,9 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.Equal(t, 9999, g.AliveUntil.UTC().Year())
 	assert.Equal(t, 9999, g.Since.UTC().Year())
 	assert.Equal(t, ReachableYes, g.Reachable)
-	assert.EqualValues(t, 1500, r.permits["f"])
+	assert.EqualValues(t, 1500, r.Permits[0].Ends)
 	for _, bad := range []any{nil, int64(1), "", list(), good[:8]} {
-		_, err := parseRecords(bad)
+		_, err := inspect.Parse(bad)
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
 	for i := range good {
@@ -584,7 +562,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 			list(list())} {
 			bad := slices.Clone(good)
 			bad[i] = part
-			_, err := parseRecords(bad)
+			_, err := inspect.Parse(bad)
 			assert.ErrorIs(t, err, errReply, "part %d: %v", i, part)
 		}
 	}
@@ -620,34 +598,6 @@ func TestDefaultLabelWithoutAHost(t *testing.T) {
 		assert.Equal(t, named, strings.HasPrefix(label, host+":"), "%q", host)
 		assert.Contains(t, label, fmt.Sprint(os.Getpid()))
 		assert.NoError(t, checkLabel(label))
-	}
-}
-
-// The servers of a Cluster before Redis 7.0 report that they have no sharded pub/sub. Then any of them can be used.
-func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]bool{
-		"ERR unknown command 'ssubscribe', with args beginning with: 'x'":     true,
-		"ERR unknown command `ssubscribe`, with args beginning with: `x`, ":   true,
-		"ERR unknown command 'SSUBSCRIBE'":                                    true,
-		"ERR unknown command 'subscribe', with args beginning with: 'x'":      false,
-		"NOPERM No permissions to access a channel":                           false,
-		"NOPERM this user has no permissions to run the 'ssubscribe' command": false,
-	} {
-		s := &shards{}
-		assert.Equal(t, want, s.Refused(testredis.AnswerError(text)), text)
-		assert.Equal(t, !want, s.Counts(), "a server knows all subscribers: %s", text)
-	}
-}
-
-// The slot of a key is that of the specification of Redis Cluster.
-func TestSlotOf(t *testing.T) {
-	t.Parallel()
-	for key, want := range map[string]int{
-		"123456789": 0x31C3, "": 0, "{123456789}x": 0x31C3, "x{123456789}{y}": 0x31C3,
-		"somekey": 11058, "foo{hash_tag}": 2515,
-	} {
-		assert.Equal(t, want, slotOf(key), key)
 	}
 }
 

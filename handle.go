@@ -7,13 +7,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/record"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
@@ -22,11 +22,8 @@ import (
 type handle struct {
 	client *Client
 	name   string
-	bad    error // why the lock cannot be used, or nil
-
-	lock   contract.Lock   // nil for a MultiLock
-	record contract.Record // the same lock, or nil if it has not one record on one server: then lock is a view
-	fenced bool
+	bad    error                 // why the lock cannot be used, or nil
+	lock   contract.Record       // nil for a MultiLock
 	many   opaque.Pointer[multi] // zero for all locks except a MultiLock
 }
 
@@ -37,10 +34,8 @@ type commands interface {
 	release(ctx context.Context) error
 	extend(ctx context.Context, lease time.Duration) error
 	guard(ctx context.Context) (context.Context, error)
-	token(ctx context.Context) (int64, error)
-	holdCount(ctx context.Context) (int, error) // the hold count of the owner
-	isLocked(ctx context.Context) (bool, error)
-	ttl(ctx context.Context) (time.Duration, error)
+	holdCount(ctx context.Context) (int, error)     // the hold count of the owner
+	ttl(ctx context.Context) (time.Duration, error) // 0: no owner holds the lock
 	force(ctx context.Context) (bool, error)
 }
 
@@ -71,126 +66,38 @@ func (l oneLock) guard(ctx context.Context) (context.Context, error) {
 	return l.client.engine().Guard(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
-func (l oneLock) token(ctx context.Context) (int64, error) {
-	if !l.fenced {
-		return 0, invalid("the lock was created without Fenced()")
-	}
-	return l.client.engine().Token(l.lock, engine.OwnerOf(ctx))
-}
-
 func (l oneLock) holdCount(ctx context.Context) (int, error) {
-	return l.client.engine().HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
-		s, err := l.look(ctx, field)
-		return s.Held, err
-	})
-}
-
-func (l oneLock) isLocked(ctx context.Context) (bool, error) {
-	s, err := l.look(ctx, "")
-	return s.Locked, err
+	return l.client.engine().HoldCount(ctx, l.lock, engine.OwnerOf(ctx))
 }
 
 func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
-	s, err := l.look(ctx, "")
+	s, err := l.client.engine().Inspect(ctx, l.lock, "")
 	if !s.Locked {
 		return 0, err
 	}
-	return s.TTL, err
+	return cmp.Or(s.TTL, time.Millisecond), err // it ends in less than that
 }
 
 func (l oneLock) force(ctx context.Context) (bool, error) {
 	if red, ok := l.lock.(*redLock); ok {
 		return red.free(ctx)
 	}
-	return l.client.engine().Force(ctx, l.record)
+	return l.client.engine().Force(ctx, l.lock)
 }
 
-// look inspects the lock in Redis. If field is not "", it asks for the hold with that field.
-func (l oneLock) look(ctx context.Context, field string) (contract.View, error) {
-	if red, ok := l.lock.(*redLock); ok {
-		return red.look(ctx, field)
-	}
-	return l.client.engine().Inspect(ctx, l.record, field)
-}
-
-// A recordLock has the data and the commands that the lock types with a record share.
-type recordLock struct {
-	traits   contract.Traits
-	client   *Client
-	keys     []string // the record, then the additional keys
-	words    []any    // send.Words(keys)
-	announce string   // the channel
-	granting string   // the channel on which the Client is notified of grants; "" if processes have no wait queue
-	line     string   // the key that has the tombstones
-}
-
-// newRecordLock returns the data of the lock that users call name. Its tombstones are in keys[line].
-func newRecordLock(
-	c *Client, name string, kind LockType, a contract.Admission, o lockOptions, announce string, line int, keys ...string,
-) recordLock {
-	if o.fenced {
-		keys = append(keys, record.TokenKey(keys[0]))
-	}
-	return recordLock{
-		traits: contract.Traits{
-			ID:          contract.LockID{Name: keys[0]},
-			Name:        name,
-			Type:        string(kind),
-			Admission:   a,
-			Fenced:      o.fenced,
-			DrawsSingly: o.single,
-			Lasting:     o.lasts,
-			Limits:      o.limits,
-		},
-		client: c, keys: keys, words: send.Words(keys),
-		announce: announce, granting: c.grantChannel(announce), line: keys[line],
-	}
-}
-
-func (l *recordLock) Traits() *contract.Traits { return &l.traits }
-
-func (*recordLock) BusyText(ttl, left, ago time.Duration) string {
-	return contract.BusyText(ttl, left, ago)
-}
-
-func (l *recordLock) Channel(contract.Attempt) string { return l.announce }
-
-func (l *recordLock) Grants(contract.Attempt) string { return l.granting }
-
-func (l *recordLock) Renew(field string, lease time.Duration, exact bool) call {
-	args := []any{field + l.traits.Suffix, milliseconds(lease), exact}
-	return call{Script: renewScript, Keys: l.keys[:1], Args: args}
-}
-
-func (l *recordLock) Inspect(field string) call {
-	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
-}
-
-func (l *recordLock) Unbury(field string) call {
-	return call{Script: tombstoneRemove, Keys: []string{l.line}, Args: []any{field + l.traits.Suffix}}
-}
-
-// call returns the call of a script that has all keys of l.
-func (l *recordLock) call(script *luaScript, args []any) call {
-	return call{Script: script, Keys: l.keys, Words: l.words, Args: args}
-}
-
-// forced returns the call of a script that releases l by force; if seen is not empty, only the holds with these fields.
-func (l *recordLock) forced(script *luaScript, seen []string, args ...any) call {
-	for _, field := range seen {
-		args = append(args, field+l.traits.Suffix)
-	}
-	return l.call(script, args)
-}
-
-// newHandle returns the handle of lock, which users call name. The keys of the lock are in keys; the first one is that
-// of its record.
-func newHandle(c *Client, name string, lock contract.Record, keys []string, o lockOptions) handle {
-	bad := checkKeys(c, name, keys)
+// newHandle returns the handle of lock, which was made with these options.
+func newHandle(c *Client, lock keyed, o lockOptions) handle {
+	bad := checkKeys(c, o.traits.Name, lock.Keys())
 	if bad == nil {
 		bad = o.check()
 	}
-	return handle{client: c, name: name, lock: lock, record: lock, fenced: o.fenced, bad: bad}
+	return handle{client: c, name: o.traits.Name, bad: bad, lock: lock}
+}
+
+// A keyed lock has the keys of its record. The first one is that of the record itself.
+type keyed interface {
+	contract.Record
+	Keys() []string
 }
 
 // Name returns the name of the lock, without the prefix of [WithKeyPrefix]. The name of a MultiLock or a RedLock
@@ -342,15 +249,25 @@ func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	return ask(ctx, h, "guard", commands.guard)
 }
 
-func (h *handle) fencingToken(ctx context.Context) (int64, error) {
-	return ask(ctx, h, "token", commands.token)
+func (h *handle) fencingToken(ctx context.Context) (token int64, err error) {
+	switch err = h.usable(ctx); {
+	case err != nil:
+	case h.lock == nil:
+		err = invalid("a MultiLock has no token: each of its locks may have one")
+	case !h.lock.Traits().Fenced:
+		err = invalid("the lock was created without Fenced()")
+	default:
+		token, err = h.client.engine().Token(h.lock, engine.OwnerOf(ctx))
+	}
+	return token, h.fail("token", err)
 }
 
 // IsLocked asks Redis, and reports whether any owner of any client, in any process, holds the lock. For a Semaphore it
 // reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether a
 // majority of its locks is.
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
-	return ask(ctx, h, "is locked", commands.isLocked)
+	left, err := ask(ctx, h, "is locked", commands.ttl)
+	return left != 0, err
 }
 
 // IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
@@ -396,14 +313,14 @@ func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 // forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
 func (h *handle) forceSeen(ctx context.Context, fields []string) (bool, error) {
 	return ask(ctx, h, "force unlock", func(_ commands, ctx context.Context) (bool, error) {
-		return h.client.engine().Force(ctx, h.record, fields...)
+		return h.client.engine().Force(ctx, h.lock, fields...)
 	})
 }
 
 // detach ends the hold that ctx carries the owner of, and returns a ticket. ended reports whether the hold has ended,
 // even if there is an error.
 func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error) {
-	if h.record == nil {
+	if h.record() == nil {
 		return "", false, errManyLocks
 	}
 	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
@@ -411,7 +328,7 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 		return "", false, err
 	}
 	e := h.client.engine()
-	d, ended, err := e.Detach(ctx, h.record, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
+	d, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
 		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
 		text, err = t.Encode()
@@ -464,10 +381,10 @@ func checkKeys(c *Client, name string, keys []string) error {
 		return invalid("the name has %d bytes, with the key prefix: at most %d are allowed", len(keys[0]), record.LongestName)
 	}
 	first := keys[0]
-	if _, bySlot := c.in().servers.(*shards); bySlot {
+	if c.in().servers.RoutesBySlot() {
 		// A release is announced only in the shard of the lock.
 		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
-			if slotPart(key) != slotPart(first) {
+			if route.SlotPart(key) != route.SlotPart(first) {
 				return invalid(
 					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +
 						"braces, or with one {tag}",
@@ -476,14 +393,4 @@ func checkKeys(c *Client, name string, keys []string) error {
 		}
 	}
 	return nil
-}
-
-// slotPart returns the part of a key that determines its slot in a Cluster.
-func slotPart(key string) string {
-	if _, tag, ok := strings.Cut(key, "{"); ok {
-		if tag, _, ok = strings.Cut(tag, "}"); ok && tag != "" {
-			return tag
-		}
-	}
-	return key
 }

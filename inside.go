@@ -7,6 +7,7 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/opaque"
+	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -24,7 +25,7 @@ func init() {
 				if err != nil {
 					return nil, err
 				}
-				return h.record, nil
+				return h.lock, nil
 			}
 			return view
 		case known:
@@ -37,11 +38,11 @@ func init() {
 		o, err := newOptions(opts.([]Option))
 		o.labels = true // as if the label was written already
 		config := (&Client{hidden: opaque.To(new(clientState))}).config(id, o)
-		config.Servers = oneServer(dial)
+		config.Servers = route.One(dial)
 		return config, err
 	}
 }
 
 func (h *handle) view() inside.View {
-	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record}
+	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record()}
 }

@@ -10,22 +10,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"fmt"
-	"iter"
-	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/inspect"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
-
-var inspectAny = record.Script("any_inspect")
 
 // An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
 type Inspection struct {
@@ -43,10 +36,10 @@ type Inspection struct {
 	// Mode is the mode of a read/write lock that is held: "write" while there is a writer, which may also read, and
 	// "read" otherwise. It is "" for other locks.
 	Mode string
-	// Holders are the holders of the lock. Only read/write locks and semaphores have more than one. Those of a semaphore are sorted by the time at which they expire; a hold of several permits is
-	// one holder (see Holder.Permits), and each permit of a Java service is one. Readers of one Client that share an
-	// entry in Redis (see [RWLock]) are one holder here. A writer that also reads is listed first, and again
-	// as a reader.
+	// Holders are the holders of the lock. Only read/write locks and semaphores have more than one. Those of a semaphore
+	// are sorted by the time at which they expire; a hold of several permits is one holder (see Holder.Permits), and
+	// each permit of a Java service is one. Readers of one Client that share an entry in Redis (see [RWLock]) are one
+	// holder here. A writer that also reads is listed first, and again as a reader.
 	Holders []Holder
 	// TTL is the remaining lease in Redis, in whole milliseconds. It is 0 if the lock is not held, and negative if its
 	// key has no expiry, which only another program can cause. For a semaphore it is the longest remaining lease of a
@@ -66,10 +59,6 @@ type Inspection struct {
 	// So Waiting-Gone waiters are left. A release passes over those that are gone, and removes them if they are in
 	// front of the waiter that gets the lock. Until then they stay in the queue, as long as others wait.
 	Gone int
-	// QueueUnknown is always false.
-	//
-	// Deprecated: if Redis does not let the user of this Client read the wait queue, Inspect returns the error.
-	QueueUnknown bool
 	// More reports whether there are more than 10,000 holders, or permits that are held, which is the most that Holders
 	// has, or more waiters than Waiters has.
 	More bool
@@ -187,26 +176,14 @@ const (
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
 // after Close. The Redis user needs permission for GET and for the keys in docs/security.md.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
-	key := c.key(name)
-	keys := []string{
-		key,
-		record.PrefixName("redisson_lock_queue", key),
-		record.PrefixName("redisson_lock_timeout", key),
-		record.PlacesKey(key),
-		record.PrefixName("relock_rwlock_writers", key),
-		record.TokenKey(key),
-		record.PermitsKey(key),
-	}
-	keys = slices.Concat(keys, record.LineKeys(key), record.WritersLineKeys(key))
-	err := checkKeys(c, name, keys)
+	what := inspect.Call(c.wire(), name)
+	err := checkKeys(c, name, what.Keys)
 	if err == nil && ctx == nil {
 		err = errNilContext
 	}
 	var i Inspection
 	if err == nil {
-		args := []any{record.SuffixName(key, ""), record.PrefixName("redisson_lock__channel", key),
-			record.PrefixName("redisson_sc", key), record.PrefixName("redisson_rwlock", key), c.publishVerb()}
-		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: args})
+		i, err = c.inspect(ctx, what)
 	}
 	i.Name = name
 	if err == nil {
@@ -220,117 +197,95 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
-	r, err := parseRecords(answer.Value)
+	r, err := inspect.Parse(answer.Value)
 	if err != nil {
 		return Inspection{}, err
 	}
-	r.name = what.Keys[0]
-	i, err := r.inspection()
+	r.Name = what.Keys[0]
+	i, err := inspection(&r)
 	for _, h := range i.Holders {
 		if h.Client == c.ID() {
-			i.Token = cmp.Or(c.engine().HeldToken(r.name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
+			i.Token = cmp.Or(c.engine().HeldToken(r.Name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
 		}
 	}
 	return i, err
 }
 
-// lockRecords are all data that Redis has of a lock. Durations are in milliseconds, and the scores of sorted sets are
-// milliseconds of the Unix epoch.
-type lockRecords struct {
-	name    string
-	now     int64
-	ttl     int64
-	entries []entry
-	fair    bool // there is a queue of a fair lock
-	waiters []Waiter
-	waiting int64 // how many waiters there are
-	token   string
-	free    string           // the free permits of a semaphore; "" if the lock is none
-	permits map[string]int64 // the permits of the semaphore that are held
-}
-
-// An entry is one field of the hash.
-type entry struct {
-	field, value string
-	lease        int64
-}
-
-func (r *lockRecords) inspection() (Inspection, error) {
+// inspection reads what Redis has of a lock.
+func inspection(r *inspect.Lock) (Inspection, error) {
 	i := Inspection{
-		At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl),
-		Waiters: r.waiters, Waiting: int(r.waiting), More: r.waiting > int64(len(r.waiters)),
+		At: time.UnixMilli(r.Now), TTL: leaseLeft(r.TTL),
+		Waiting: int(r.Waiting), More: r.Waiting > int64(len(r.Waiters)),
 	}
-	for _, w := range r.waiters {
-		if w.Reachable == ReachableNo {
+	for _, w := range r.Waiters {
+		i.Waiters = append(i.Waiters, waiterOf(w))
+		if w.Listeners == 0 {
 			i.Gone++
 		}
 	}
-	if r.free != "" {
-		return r.semaphore(i)
+	if r.Free != "" {
+		return semaphoreOf(r, i)
 	}
-	if r.token != "" {
+	if r.Token != "" {
 		var err error
-		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
+		if i.Token, err = strconv.ParseInt(r.Token, 10, 64); err != nil {
 			return Inspection{}, send.NotALock(
-				record.TokenKey(r.name),
-				"the key "+shortName(record.TokenKey(r.name))+" holds a token counter that is not a number",
+				record.TokenKey(r.Name),
+				"the key "+shortName(record.TokenKey(r.Name))+" holds a token counter that is not a number",
 				nil,
 			)
 		}
 	}
-	if at := slices.IndexFunc(r.entries, func(e entry) bool { return e.field == "mode" }); at >= 0 {
-		i.Mode = r.entries[at].value
+	if at := slices.IndexFunc(r.Entries, func(e inspect.Entry) bool { return e.Field == "mode" }); at >= 0 {
+		i.Mode = r.Entries[at].Value
 		if i.Mode != "read" && i.Mode != "write" {
-			return Inspection{}, r.notALock("mode")
+			return Inspection{}, r.NotALock("mode")
 		}
-		r.entries = slices.Delete(r.entries, at, at+1)
+		r.Entries = slices.Delete(r.Entries, at, at+1)
 	}
-	i.Type = r.lockType(i.Mode)
-	if i.Mode == "" && len(r.entries) > 1 { // a lock without a mode has one holder
-		return Inspection{}, r.notALock(r.entries[0].field)
+	i.Type = typeOf(r, i)
+	if i.Mode == "" && len(r.Entries) > 1 { // a lock without a mode has one holder
+		return Inspection{}, r.NotALock(r.Entries[0].Field)
 	}
-	for _, e := range r.entries {
-		h, ok := e.holder(i.Type)
+	for _, e := range r.Entries {
+		h, ok := holderOf(e, i.Type)
 		if !ok {
-			return Inspection{}, r.notALock(e.field)
+			return Inspection{}, r.NotALock(e.Field)
 		}
 		h.hideNumber()
 		i.Holders = append(i.Holders, h)
 	}
 	slices.SortFunc(i.Holders, func(a, b Holder) int {
-		if a.Write != b.Write {
-			return map[bool]int{true: -1, false: 1}[a.Write]
+		if a.Write == b.Write {
+			return cmp.Compare(a.Field, b.Field)
 		}
-		return cmp.Compare(a.Field, b.Field)
+		return map[bool]int{true: -1, false: 1}[a.Write]
 	})
 	return i, nil
 }
 
-// semaphore completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire
+// semaphoreOf completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire
 // and the last one. The permits of one hold have one owner, who has no other hold, and one score.
-func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
-	if i.Available, err = strconv.Atoi(r.free); err != nil {
-		return Inspection{}, send.Unexpected(r.free)
+func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
+	if i.Available, err = strconv.Atoi(r.Free); err != nil {
+		return Inspection{}, send.Unexpected(r.Free)
 	}
-	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.permits) == 0
+	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.Permits) == 0
 	for n := range i.Waiters {
 		i.Waiters[n].Permits = max(1, i.Waiters[n].Permits)
 	}
 	shown := 0
-	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
-	}) {
-		ends := r.permits[id]
+	for _, p := range r.Permits {
 		switch {
-		case ends <= r.now: // the next attempt releases it
+		case p.Ends <= r.Now: // the next attempt releases it
 			i.Available++
 			continue
-		case ends == latestTime: // a Java permit without a lease
+		case p.Ends == inspect.LatestTime: // a Java permit without a lease
 			i.TTL = -time.Millisecond
 		default:
-			i.TTL = fromMilliseconds(ends - r.now)
+			i.TTL = send.FromMilliseconds(p.Ends - r.Now)
 		}
-		h := Holder{Contender: permitHolder(id), HoldCount: 1, Permits: 1, Remaining: i.TTL}
+		h := Holder{Contender: permitHolder(p.ID), HoldCount: 1, Permits: 1, Remaining: i.TTL}
 		h.Detached = h.isDetached()
 		shown++
 		switch last := len(i.Holders) - 1; {
@@ -374,65 +329,51 @@ func permitHolder(id string) Contender {
 	return Contender{Field: id, Owner: "permit " + id}
 }
 
-// lockType returns the type of the lock. The mode is that of a read/write lock, or "".
-func (r *lockRecords) lockType(mode string) LockType {
+// typeOf returns the type of the lock. The mode is that of a read/write lock, or "".
+func typeOf(r *inspect.Lock, i Inspection) LockType {
 	switch {
-	case mode != "":
+	case i.Mode != "":
 		return TypeReadWrite
-	case r.fair:
+	case r.Fair:
 		return TypeFair
-	case len(r.entries) > 0:
+	case len(r.Entries) > 0:
 		return TypeLock
-	case len(r.waiters) == 0:
+	case len(i.Waiters) == 0:
 		return TypeNone
-	case r.waiters[0].Write:
+	case i.Waiters[0].Write:
 		return TypeReadWrite
 	}
 	return TypeLock
 }
 
-// notALock returns the error for a hash with a field that no lock writes.
-func (r *lockRecords) notALock(field string) error {
-	return send.NotALock(
-		r.name,
-		fmt.Sprintf("the key %s holds a hash that is not a lock (field %s)", shortName(r.name), shortName(field)),
-		nil,
-	)
-}
-
-// holder reads an entry, and reports whether a lock has written it.
-func (e entry) holder(t LockType) (Holder, bool) {
-	holdCount, err := strconv.Atoi(e.value)
+// holderOf reads an entry, and reports whether a lock has written it.
+func holderOf(e inspect.Entry, t LockType) (Holder, bool) {
+	holdCount, err := strconv.Atoi(e.Value)
 	if err != nil || holdCount < 1 {
 		return Holder{}, false
 	}
-	h := Holder{Contender: contender(e.field), HoldCount: holdCount, Remaining: leaseLeft(e.lease)}
-	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && t == TypeReadWrite {
+	h := Holder{Contender: contender(e.Field), HoldCount: holdCount, Remaining: leaseLeft(e.Lease)}
+	if writer, writes := strings.CutSuffix(e.Field, ":write"); writes && t == TypeReadWrite {
 		h.Contender, h.Write = contender(writer), true
-		h.Field = e.field
+		h.Field = e.Field
 	}
 	h.Detached = h.isDetached()
 	return h, h.Client != ""
 }
 
-// waiter reads a waiter of the reply: see internal/lua/waiters.lua.
-func (p *partReader) waiter(parts []any) Waiter {
-	field, write := strings.CutSuffix(p.text(parts[0]), record.WriteSuffix)
+// waiterOf reads a waiter.
+func waiterOf(p inspect.Waiter) Waiter {
+	field, write := strings.CutSuffix(p.Field, record.WriteSuffix)
 	w := Waiter{
-		Contender: contender(field), Write: write,
-		Deadline: epochTime(p.score(parts[1])), AliveUntil: epochTime(p.score(parts[2])),
+		Contender: contender(field), Write: write, Since: epochTime(p.Since),
+		Deadline: epochTime(p.Deadline), AliveUntil: epochTime(p.AliveUntil),
 		Reachable: ReachableUnknown,
 	}
 	if w.usesRelock() {
 		w.Permits = permitsWanted(w.Field)
 		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
 	}
-	if since := p.text(parts[3]); since != "" {
-		seconds, err := strconv.ParseInt(since, 10, 64)
-		p.bad = p.bad || err != nil
-		w.Since = epochTime(min(max(seconds, 0), latestTime/1000) * 1000)
-	}
-	switch p.integer(parts[4]) {
+	switch p.Listeners {
 	case 0:
 		w.Reachable = ReachableNo
 	case 1:
@@ -441,30 +382,17 @@ func (p *partReader) waiter(parts []any) Waiter {
 	return w
 }
 
-// contender reads a field. The form uuid:owner:number is of this package. The form uuid:thread is of Redisson, which
-// may append the ID of a transaction.
+// contender reads a field.
 func contender(field string) Contender {
-	const id = 36 // bytes of a UUID
-	if len(field) <= id || field[id] != ':' || uuid.Validate(field[:id]) != nil {
-		return Contender{Field: field, Owner: field}
-	}
-	c := Contender{Field: field, Client: field[:id]}
-	number, acquisition, ours := strings.Cut(field[id+1:], ":")
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		return Contender{Field: field, Owner: field}
-	}
-	if ours {
-		acquisition, _, _ = strings.Cut(acquisition, "+") // the number of permits
-		_, err = strconv.ParseUint(acquisition, 10, 64)
-		ours = err == nil
-	}
-	if ours {
-		c.Owner = engine.Owner(n).String()
-	} else {
-		c.Owner = "thread " + number
-	}
-	return c
+	client, owner := inspect.Owner(field)
+	return Contender{Field: field, Client: client, Owner: owner}
+}
+
+// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
+func permitsWanted(field string) int {
+	_, permits, _ := strings.Cut(field, "+")
+	n, _ := strconv.Atoi(permits)
+	return n
 }
 
 // leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no
@@ -473,11 +401,8 @@ func leaseLeft(pttl int64) time.Duration {
 	if pttl == -2 {
 		return 0
 	}
-	return fromMilliseconds(pttl)
+	return send.FromMilliseconds(pttl)
 }
-
-// latestTime is the last millisecond of the year 9999. JSON cannot represent later times.
-const latestTime = 253402300799999
 
 // epochTime returns the time for a score of a sorted set. It is zero if there is no score.
 func epochTime(ms int64) time.Time {
@@ -485,74 +410,4 @@ func epochTime(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms)
-}
-
-// parseRecords reads the reply of internal/lua/any_inspect.lua.
-func parseRecords(answer any) (lockRecords, error) {
-	parts, _ := answer.([]any)
-	if len(parts) != 9 {
-		return lockRecords{}, send.Unexpected(answer)
-	}
-	var p partReader
-	r := lockRecords{
-		now: p.integer(parts[0]), ttl: p.integer(parts[1]),
-		fair: p.integer(parts[3]) == 1, waiting: p.integer(parts[5]),
-		token: p.text(parts[6]),
-		free:  p.text(parts[7]), permits: p.scores(parts[8]),
-	}
-	for e := range p.tuples(parts[2], 3) {
-		r.entries = append(r.entries, entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})
-	}
-	for w := range p.tuples(parts[4], 5) {
-		r.waiters = append(r.waiters, p.waiter(w))
-	}
-	if p.bad || r.now < 0 || r.now > latestTime {
-		return lockRecords{}, send.Unexpected(answer)
-	}
-	return r, nil
-}
-
-// A partReader reads the parts of a reply, and remembers if one of them had the wrong type.
-type partReader struct{ bad bool }
-
-func (p *partReader) integer(part any) int64 {
-	n, ok := part.(int64)
-	p.bad = p.bad || !ok
-	return n
-}
-
-func (p *partReader) text(part any) string {
-	s, ok := part.(string)
-	p.bad = p.bad || !ok
-	return s
-}
-
-// tuples returns the elements of a flat list, in groups of n.
-func (p *partReader) tuples(part any, n int) iter.Seq[[]any] {
-	list, ok := part.([]any)
-	if !ok || len(list)%n != 0 {
-		p.bad = true
-		list = nil
-	}
-	return slices.Chunk(list, n)
-}
-
-func (p *partReader) scores(part any) map[string]int64 {
-	scores := map[string]int64{}
-	for pair := range p.tuples(part, 2) {
-		scores[p.text(pair[0])] = max(p.score(pair[1]), 1)
-	}
-	return scores
-}
-
-// score reads the score of a member of a sorted set, or "0" if there is none. Another program may have written any
-// score.
-func (p *partReader) score(part any) int64 {
-	text := p.text(part)
-	score, err := strconv.ParseFloat(text, 64)
-	p.bad = p.bad || err != nil || math.IsNaN(score)
-	if text == "0" {
-		return 0
-	}
-	return int64(min(max(score, 1), latestTime))
 }

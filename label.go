@@ -80,15 +80,9 @@ func (l *label) send(fill func(context.Context, redis.Pipeliner)) error {
 }
 
 // pipeline sends what fill adds to a pipeline, and logs the first failure, which it returns as well: the caller goes on
-// without labels. A panic of a hook of the Redis client counts as a failure.
+// without labels.
 func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error {
-	err := send.CatchPanic(func() error {
-		_, err := c.in().rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-			fill(p)
-			return nil
-		})
-		return err
-	})
+	err := c.pipelined(ctx, fill)
 	if err != nil && c.in().labelsRefused.CompareAndSwap(false, true) {
 		c.engine().Later(func() {
 			c.engine().Log.Debug(

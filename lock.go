@@ -1,13 +1,11 @@
 package relock
 
-// Locker, the methods of every lock; and Lock, the plain lock. The plain lock is the pattern for the other lock types:
-// it consists of keys and scripts, and contains nothing that waits.
+// Locker, the methods of every lock; and Lock, the plain lock.
 
 import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
 )
 
@@ -65,13 +63,6 @@ type Locker interface {
 	ForceUnlock(ctx context.Context) (bool, error)
 }
 
-var (
-	lockAcquire = record.Script("lock_acquire")
-	lockRelease = record.Script("lock_release")
-	lockRename  = record.Script("lock_rename")
-	lockForce   = record.Script("force")
-)
-
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
 // Processes that wait for the lock have a wait queue in Redis. The lock passes from one process to the next in the
@@ -91,12 +82,8 @@ type Lock struct{ handle }
 // valid, is reported by the methods of the lock, as ErrInvalid: a name has 1 byte to 1 MiB, and in a Cluster the keys
 // of the lock must be in one slot.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
-	key, o := c.key(name), newLockOptions(opts)
-	announce, line := record.PrefixName("redisson_lock__channel", key), record.LineKeys(key)
-	l := &plainLock{
-		newRecordLock(c, name, TypeLock, contract.Exclusive, o, announce, 2, append([]string{key}, line...)...), announce,
-	}
-	return &Lock{newHandle(c, name, l, l.keys, o)}
+	o := newLockOptions(name, TypeLock, opts)
+	return &Lock{newHandle(c, record.NewPlain(c.wire(), o.traits), o)}
 }
 
 // Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
@@ -106,92 +93,3 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 // no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if the caller does not hold the lock, and
 // ErrLockLost if the caller has lost it.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
-
-// plainLock is the record of a Lock: a hash {field: hold count}. Its wait queue, and the token counter of a fenced
-// lock, have keys of their own.
-type plainLock struct {
-	recordLock
-	told any // the channel, as an argument
-}
-
-func (l *plainLock) Acquire(a contract.Attempt) call {
-	c := l.call(lockAcquire, l.acquireArgs(a))
-	c.Alone = !l.traits.Fenced // a token has a key of its own
-	return c
-}
-
-// acquireArgs names the channel and the command that publishes to those only that may wait or let the line go first.
-func (l *plainLock) acquireArgs(a contract.Attempt) []any {
-	delivery, verb, asked, channel := deliveryOf(a), publish, askedIn(a), any("")
-	switch delivery {
-	case contract.Push, contract.Poll:
-		verb, channel = l.client.publishVerb(), l.told
-	case contract.Defer:
-		verb = l.client.publishVerb()
-	}
-	return upToDefaults(
-		[]any{a.Field, milliseconds(a.Lease)},
-		[]any{a.HoldCount, delivery, a.TokensWanted(l.traits.Fenced), verb, asked, channel, grantLeaseIn(a)},
-		1, contract.Defer, 1, publish, 0, "", 0,
-	)
-}
-
-// deliveryOf returns how the caller learns of a grant: see internal/lua/lock_acquire.lua. The constants need no memory as
-// arguments.
-func deliveryOf(a contract.Attempt) any {
-	switch a.Delivery {
-	case contract.Defer:
-		return contract.Defer
-	case contract.Push:
-		return contract.Push
-	case contract.Poll:
-		return contract.Poll
-	}
-	return contract.Barge
-}
-
-// askedIn returns the number of the request, which matters only in a place of the line.
-func askedIn(a contract.Attempt) any {
-	if a.WaitsInLine() {
-		return a.Asked
-	}
-	return 0
-}
-
-// grantLeaseIn returns how long a grant lasts at most, 0 for as long as usual. It matters only in a place of the line.
-func grantLeaseIn(a contract.Attempt) any {
-	if a.GrantLease > 0 && a.WaitsInLine() {
-		return milliseconds(a.GrantLease)
-	}
-	return 0
-}
-
-func (l *plainLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
-	g, err := contract.ParseOutcome(r)
-	return g.WithStanding(r), err
-}
-
-func (l *plainLock) Release(r contract.Release) call {
-	args := upToDefaults(
-		[]any{r.Field, l.told, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false)
-	c := l.call(lockRelease, args)
-	c.Alone = true
-	return c
-}
-
-// RollBack sets the hold count back to what it was before the attempt.
-func (l *plainLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
-
-func (l *plainLock) Rename(r contract.Rename) call {
-	return call{Script: lockRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Late)}
-}
-
-// renameArgs returns the arguments of a script that renames a field. Redis has suffix behind each field. The
-// arguments in last follow.
-func renameArgs(r contract.Rename, suffix string, last ...any) []any {
-	return append([]any{r.From + suffix, r.To + suffix, milliseconds(r.Lease), r.Until, r.Ends}, last...)
-}
-
-func (l *plainLock) Force(seen ...string) call {
-	return l.forced(lockForce, seen, l.told, l.client.publishVerb())
-}

@@ -12,13 +12,10 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/record"
 )
 
 // A member is one of the locks of which a MultiLock or a RedLock consists.
@@ -41,9 +38,9 @@ func memberOf(l Locker) member {
 	m := member{Locker: l}
 	if k, ok := l.(known); ok {
 		h := k.inside()
-		m.several = h.record == nil
+		m.several = h.record() == nil
 		if h.lock != nil {
-			m.in, m.server = h, h.client.server()
+			m.in, m.server = h, h.client.in().servers.Address()
 		}
 	}
 	return m
@@ -60,11 +57,14 @@ func (m member) isOurs() bool {
 }
 
 // record returns the lock if it has a record on one server, and nil otherwise.
-func (m member) record() contract.Record {
-	if m.in == nil {
+func (h *handle) record() contract.Record {
+	if h == nil {
 		return nil
 	}
-	return m.in.record
+	if _, red := h.lock.(*redLock); red {
+		return nil
+	}
+	return h.lock
 }
 
 // key returns the name by which m is ordered: with the prefix of the Client, if it is a lock of this package.
@@ -101,7 +101,7 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 // flat replaces each MultiLock among members by its locks; and each RedLock, too, if deep is set.
 func flat(members []member, deep bool) (all []member) {
 	for _, m := range members {
-		red, _ := lockOf[*redLock](m)
+		red := m.red()
 		switch many, ok := m.Locker.(*MultiLock); {
 		case ok:
 			all = append(all, flat(many.many.Get().locks, deep)...)
@@ -116,12 +116,12 @@ func flat(members []member, deep bool) (all []member) {
 	return all
 }
 
-// lockOf returns the lock of m if it is of type L.
-func lockOf[L contract.Lock](m member) (l L, ok bool) {
+// red returns the lock of m if it is a RedLock, or nil.
+func (m member) red() (l *redLock) {
 	if m.in != nil {
-		l, ok = m.in.lock.(L)
+		l, _ = m.in.lock.(*redLock)
 	}
-	return l, ok
+	return l
 }
 
 // compare orders members: see the rules above. The last part of the order is that of this process only.
@@ -167,7 +167,7 @@ func checkTwice(members []member) error {
 		}
 		other, twice := seen[self]
 		switch {
-		case twice && half != other && half != permitsHalf && other != permitsHalf && half != "" && other != "":
+		case twice && half != other && half != record.PermitsHalf && other != record.PermitsHalf && half != "" && other != "":
 			return invalid("both halves of the read/write lock %s were passed", shortName(m.Name()))
 		case twice:
 			return invalid("the same lock was passed twice: %s", shortName(m.Name()))
@@ -175,27 +175,6 @@ func checkTwice(members []member) error {
 		seen[self] = half
 	}
 	return nil
-}
-
-// defaultDialer returns the code of the Dialer of a Redis client to which the user has not given one.
-var defaultDialer = sync.OnceValue(func() uintptr {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
-	defer func() { _ = rdb.Close() }() // it has no connections
-	return codeOf(rdb.Options().Dialer)
-})
-
-// codeOf returns the address of the code of a function.
-func codeOf(f any) uintptr { return reflect.ValueOf(f).Pointer() }
-
-// dialsByItself reports whether rdb has a Dialer of its own, which may lead to any server.
-func dialsByItself(rdb redis.UniversalClient) bool {
-	switch one, cluster := send.OptionsOf(rdb); {
-	case one != nil:
-		return codeOf(one.Dialer) != defaultDialer()
-	case cluster != nil:
-		return cluster.Dialer != nil
-	}
-	return false
 }
 
 // acquire acquires m for the owner of ctx. If m is a lock of this package, r.Report gets the outcome.

@@ -155,10 +155,6 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	return err
 }
 
-func (l *multi) token(context.Context) (int64, error) {
-	return 0, invalid("a MultiLock has no token: each of its locks may have one")
-}
-
 func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	if err := l.open(ctx); err != nil {
 		return nil, err
@@ -185,11 +181,6 @@ func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 		ctx, stops[i] = c.engine().UntilClosed(ctx)
 	}
 	return ctx, func() { each.Do(stops, func(stop func()) { stop() }) }
-}
-
-func (l *multi) isLocked(ctx context.Context) (bool, error) {
-	answers, err := askAll(ctx, l, Locker.IsLocked)
-	return slices.Contains(answers, true), err
 }
 
 // holdCount returns the smallest hold count of the locks.

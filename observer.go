@@ -14,10 +14,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -215,94 +213,38 @@ type LostEvent struct {
 type userEvents struct {
 	log      *slog.Logger
 	observer Observer // nil if the Client has none
-	panicked atomic.Bool
-	told     sync.Map      // the warnings about subscriptions, each of which is logged once
-	calls    *atomic.Int64 // of the Observer that have not returned
+	told     sync.Map // the warnings about subscriptions, each of which is logged once
+	userCode          // the Observer
 }
 
-// begin starts a call of the Observer, which recovered ends.
-func (e *userEvents) begin() *userEvents {
-	e.calls.Add(1)
-	return e
-}
-
-// recovered logs the first panic of the Observer.
-func (e *userEvents) recovered() {
-	e.calls.Add(-1)
-	if what := recover(); what != nil && e.panicked.CompareAndSwap(false, true) {
-		e.log.Error("relock: the Observer has panicked; its further panics are not logged",
-			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
+// Report implements engine.Events.
+func (e *userEvents) Report(ctx context.Context, v engine.Event) {
+	if v.Logged {
+		e.log.Warn("relock: a lock was lost",
+			"lock", cutName(v.Name), "type", v.Type, "owner", v.Owner.String(), "cause", v.Cause)
 	}
-}
-
-func infoOf(s engine.Subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }
-
-func (e *userEvents) Waiting(ctx context.Context, s engine.Subject) {
-	defer e.begin().recovered()
-	e.observer.Waiting(ctx, WaitingEvent{infoOf(s)})
-}
-
-func (e *userEvents) Acquired(
-	ctx context.Context,
-	s engine.Subject,
-	path engine.Path,
-	waited time.Duration,
-	holdCount int,
-	token int64,
-) {
-	defer e.begin().recovered()
-	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, holdCount, token})
-}
-
-func (e *userEvents) GaveUp(ctx context.Context, s engine.Subject, waiting bool, waited time.Duration, err error) {
-	defer e.begin().recovered()
-	e.observer.GaveUp(ctx, GaveUpEvent{infoOf(s), waiting, waited, err})
-}
-
-func (e *userEvents) Renewed(s engine.Subject) {
-	defer e.begin().recovered()
-	e.observer.Renewed(context.Background(), RenewedEvent{infoOf(s)})
-}
-
-func (e *userEvents) RenewalFailed(s engine.Subject, err error, left time.Duration) {
-	defer e.begin().recovered()
-	e.observer.RenewalFailed(context.Background(), RenewalFailedEvent{infoOf(s), err, left})
-}
-
-func (e *userEvents) Released(ctx context.Context, s engine.Subject, held time.Duration, left int, err error) {
-	defer e.begin().recovered()
-	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, HoldCount: left, Err: err})
-}
-
-func (e *userEvents) Detached(ctx context.Context, s engine.Subject, held time.Duration) {
-	defer e.begin().recovered()
-	e.observer.Released(ctx, ReleasedEvent{Lock: infoOf(s), Held: held, Detached: true})
-}
-
-func (e *userEvents) Expired(s engine.Subject, held time.Duration) {
-	if e.observer != nil {
-		defer e.begin().recovered()
-		e.observer.Expired(context.Background(), ExpiredEvent{infoOf(s), held})
+	o, lock := e.observer, LockInfo{v.Name, LockType(v.Type), Owner(v.Owner)}
+	if o == nil {
+		return
 	}
-}
-
-func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause error, logged bool) {
-	if logged {
-		e.log.Warn(
-			"relock: a lock was lost",
-			"lock",
-			cutName(s.Name),
-			"type",
-			s.Type,
-			"owner",
-			s.Owner.String(),
-			"cause",
-			cause,
-		)
-	}
-	if e.observer != nil {
-		defer e.begin().recovered()
-		e.observer.Lost(context.Background(), LostEvent{infoOf(s), held, loss})
+	defer e.begin().recovered()
+	switch v.What {
+	case engine.Waiting:
+		o.Waiting(ctx, WaitingEvent{lock})
+	case engine.Acquired:
+		o.Acquired(ctx, AcquiredEvent{lock, AcquirePath(v.Path), v.Time, v.HoldCount, v.Token})
+	case engine.GaveUp:
+		o.GaveUp(ctx, GaveUpEvent{lock, v.Contended, v.Time, v.Err})
+	case engine.Renewed:
+		o.Renewed(ctx, RenewedEvent{lock})
+	case engine.RenewalFailed:
+		o.RenewalFailed(ctx, RenewalFailedEvent{lock, v.Err, v.Time})
+	case engine.Released:
+		o.Released(ctx, ReleasedEvent{lock, v.Time, v.HoldCount, v.Err, v.Detached})
+	case engine.Expired:
+		o.Expired(ctx, ExpiredEvent{lock, v.Time})
+	case engine.Lost:
+		o.Lost(ctx, LostEvent{lock, v.Time, v.Err})
 	}
 }
 
@@ -358,10 +300,4 @@ func stackText(stack []uintptr) string {
 		fmt.Fprintf(&text, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
 	}
 	return text.String()
-}
-
-func (e *userEvents) ClosedWithHolds(count int, some []string) {
-	if e.log.Enabled(context.Background(), slog.LevelDebug) {
-		e.log.Debug("relock: closed while locks are held; they expire with their leases", "count", count, "locks", some)
-	}
 }

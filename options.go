@@ -236,10 +236,7 @@ func (o *options) check() error {
 func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
 
 type lockOptions struct {
-	limits   contract.Limits
-	fenced   bool
-	single   bool // each hold draws its token in Redis
-	lasts    bool // holds are meant to last, and are not slow
+	traits   contract.Traits
 	maxHolds bool // MaxHold was passed
 	keeps    bool // MinHold was passed
 }
@@ -252,12 +249,14 @@ type LockOption func(*lockOptions)
 // token is stored in the key redisson_lock_token:{name}, which is never deleted and has no expiry. By default a lock
 // has no tokens.
 func Fenced() LockOption {
-	return func(o *lockOptions) { o.fenced = true }
+	return func(o *lockOptions) { o.traits.Fenced = true }
 }
 
 // ofElection is the option of the lock of an election. Others recognize the leader by the counter in Redis, and a term
 // lasts for as long as a process does.
-func ofElection(o *lockOptions) { o.fenced, o.single, o.lasts = true, true, true }
+func ofElection(o *lockOptions) {
+	o.traits.Fenced, o.traits.DrawsSingly, o.traits.Lasting = true, true, true
+}
 
 // MaxHold limits how long a lock is held. Its lease is renewed only until d has passed since the lock was acquired, and
 // acquiring the lock again does not extend that time. After d the lock is lost: the context of Guard is canceled,
@@ -269,7 +268,7 @@ func ofElection(o *lockOptions) { o.fenced, o.single, o.lasts = true, true, true
 // ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
 // return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.limits.Max, o.maxHolds = d, true }
+	return func(o *lockOptions) { o.traits.Limits.Max, o.maxHolds = d, true }
 }
 
 // MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier. So a job that
@@ -286,11 +285,12 @@ func MaxHold(d time.Duration) LockOption {
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
 // at once.
 func MinHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.limits.MinHold, o.keeps = d, true }
+	return func(o *lockOptions) { o.traits.Limits.MinHold, o.keeps = d, true }
 }
 
-func newLockOptions(opts []LockOption) lockOptions {
-	var o lockOptions
+// newLockOptions returns the options of the lock of a type that users call name.
+func newLockOptions(name string, kind LockType, opts []LockOption) (o lockOptions) {
+	o.traits.Name, o.traits.Type = name, string(kind)
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -302,12 +302,12 @@ func newLockOptions(opts []LockOption) lockOptions {
 // check returns an error if no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
-	case o.maxHolds && o.limits.Max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): must be at least 1ms", o.limits.Max)
-	case o.keeps && o.limits.MinHold < time.Millisecond:
-		return send.Invalid("MinHold(%v): must be at least 1ms", o.limits.MinHold)
-	case o.keeps && o.maxHolds && o.limits.MinHold > o.limits.Max:
-		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.limits.MinHold, o.limits.Max)
+	case o.maxHolds && o.traits.Limits.Max < time.Millisecond:
+		return send.Invalid("MaxHold(%v): must be at least 1ms", o.traits.Limits.Max)
+	case o.keeps && o.traits.Limits.MinHold < time.Millisecond:
+		return send.Invalid("MinHold(%v): must be at least 1ms", o.traits.Limits.MinHold)
+	case o.keeps && o.maxHolds && o.traits.Limits.MinHold > o.traits.Limits.Max:
+		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.traits.Limits.MinHold, o.traits.Limits.Max)
 	}
 	return nil
 }

@@ -105,9 +105,9 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 func checkNodes(members []member) error {
 	var voters [][]member // the records of each node
 	for _, c := range members {
-		records := slices.DeleteFunc(flat([]member{c}, false), func(m member) bool { return m.record() == nil })
+		records := slices.DeleteFunc(flat([]member{c}, false), func(m member) bool { return m.in.record() == nil })
 		for _, r := range records {
-			if r.record().Traits().Limits != (contract.Limits{}) {
+			if r.in.record().Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
 			}
 			client := r.in.client
@@ -161,10 +161,10 @@ func (l *redLock) describe(members []member) {
 			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
-		if c.record() != nil {
-			n.id, n.timeout = fmt.Sprint(c.in.client.ID(), c.record().Traits().ID), c.in.client.nodeTimeout
+		if c.in.record() != nil {
+			n.id, n.timeout = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID), c.in.client.nodeTimeout
 		}
-		if c.record() == nil || c.record().Traits().Admission == contract.Exclusive {
+		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
@@ -179,10 +179,10 @@ func (l *redLock) describe(members []member) {
 
 // channel returns the channel on which a release of m is announced, or "" if it is not.
 func (m member) channel() string {
-	if m.record() == nil {
+	if m.in.record() == nil {
 		return ""
 	}
-	return m.record().Channel(contract.Attempt{NoWait: true})
+	return m.in.record().Channel(contract.Attempt{NoWait: true})
 }
 
 func (l *redLock) Traits() *contract.Traits { return &l.traits }
@@ -195,7 +195,7 @@ func (*redLock) Channel(contract.Attempt) string { return "" }
 // The answers of calls.
 const (
 	done = "1 0 0"
-	none = "-1 0 0" // the vote is over
+	none = "-1 0 0" // the vote is over, or no owner has the lock
 )
 
 // by returns a call that f carries out for the vote with this field. Without a vote, the answer is over.
@@ -259,10 +259,11 @@ func (l *redLock) Lost(field string) {
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
-	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o), nodes: make([]nodeHold, len(l.nodes))}
+	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
+	v.nodes = make([]nodeHold, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
-		if !v.Over() && v.Check() != nil {
+		if !v.now().over && v.Check() != nil {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
@@ -345,7 +346,7 @@ func (v *redVote) checkWait(p *send.Wait, a contract.Attempt) error {
 // blocked returns at how many nodes o would wait for itself, and whether they are so many that no majority is left.
 func (l *redLock) blocked(o engine.Owner) (nodes int, most bool) {
 	blocks := func(m member) bool {
-		if red, ok := lockOf[*redLock](m); ok {
+		if red := m.red(); red != nil {
 			if _, most := red.blocked(o); most {
 				return true
 			}
@@ -449,7 +450,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
-		if !v.at(i).alive() {
+		if !v.now().nodes[i].alive() {
 			return errNotAsked
 		}
 		if err := extendLocker(ctx, l.nodes[i].Locker, lease); !errors.Is(err, engine.ErrRenewed) {
@@ -464,44 +465,47 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	return r.failed()
 }
 
-// look returns the state that a majority of the nodes reports. If field is not "", it asks for the hold of the caller.
-func (l *redLock) look(ctx context.Context, field string) (contract.View, error) {
-	if field != "" {
-		v := l.vote(field)
-		if v == nil {
-			return contract.View{}, nil
+// Inspect asks for the state that a majority of the nodes reports: the shortest lease of the longest ones. If field is not "", it
+// asks whether the caller holds the nodes.
+func (l *redLock) Inspect(field string) call {
+	return call{Run: func(w *send.Wait) (any, error) {
+		ctx, v := w.Ctx, l.vote(field)
+		switch {
+		case v != nil:
+			ctx = v.agent.In(ctx)
+		case field != "":
+			return none, nil
 		}
-		ctx = v.agent.In(ctx)
-	}
-	ttls := make([]time.Duration, len(l.nodes)) // each element is written before its node's answer is sent
-	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
-		if field == "" {
-			ttls[i], err = l.nodes[i].TTL(ctx)
+		ttls := make([]time.Duration, len(l.nodes)) // each element is written before its node's answer is sent
+		r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
+			if v == nil {
+				ttls[i], err = l.nodes[i].TTL(ctx)
+				return err
+			}
+			held, err := l.nodes[i].IsHeld(ctx)
+			if held {
+				ttls[i] = 1
+			}
 			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		held, err := l.nodes[i].IsHeld(ctx)
-		if held {
-			ttls[i] = 1
+		var yes []time.Duration
+		for i, err := range r.Answers {
+			if err == nil && ttls[i] != 0 {
+				yes = append(yes, ttls[i])
+			}
 		}
-		return err
-	})
-	if err != nil {
-		return contract.View{}, err
-	}
-	var yes []time.Duration
-	for i, err := range r.Answers {
-		if err == nil && ttls[i] != 0 {
-			yes = append(yes, ttls[i])
+		switch no := r.Granted - len(yes); {
+		case len(yes) >= l.needed:
+			slices.Sort(yes)
+			return fmt.Sprint("1 1 ", send.Milliseconds(yes[len(yes)-l.needed])), nil
+		case no <= len(l.nodes)-l.needed:
+			return nil, r.failed() // the missing answers could decide either way
 		}
-	}
-	switch no := r.Granted - len(yes); {
-	case len(yes) >= l.needed:
-		slices.Sort(yes)
-		return contract.View{Locked: field == "", Held: field != "", TTL: yes[len(yes)-l.needed]}, nil
-	case no <= len(l.nodes)-l.needed:
-		return contract.View{}, r.failed() // the missing answers could decide either way
-	}
-	return contract.View{}, nil
+		return none, nil
+	}}
 }
 
 // free releases all nodes, and ends the holds of this process.

@@ -34,9 +34,14 @@ type redVote struct {
 	changed func()        // called when the result of Check may have changed
 	users   atomic.Int64  // of agent: the vote until it is over, and the requests that were not answered
 
-	mu      sync.Mutex // guards below; of other mutexes only that of voteTable is locked with it held
-	count   int        // the highest hold count at a node
-	over    bool       // the hold was released or lost
+	mu sync.Mutex // guards below; of other mutexes only that of voteTable is locked with it held
+	voteState
+}
+
+// A voteState is what changes of a vote.
+type voteState struct {
+	count   int  // the highest hold count at a node
+	over    bool // the hold was released or lost
 	nodes   []nodeHold
 	begun   bool // Ask has returned Held: the hold has to be valid from then on
 	invalid bool // the hold, which has begun, was not valid for a moment: Check never returns nil again
@@ -103,7 +108,7 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 // MultiLock costs memory until it ends.
 func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
 	n := v.lock.nodes[i]
-	if held := v.at(i); held.guard != nil {
+	if held := v.now().nodes[i]; held.guard != nil {
 		return held, nil
 	}
 	held := nodeHold{guard: ended{ctx}}
@@ -184,7 +189,7 @@ func (ended) Err() error { return context.Canceled }
 // outdated returns the hold count that a node still has of a hold that it has lost, and forgets it. valid reports whether
 // the node may be acquired again: too few other nodes may hold by now for v to be valid.
 func (v *redVote) outdated(i int) (holdCount int, valid bool) {
-	if before := v.at(i); before.guard == nil || before.alive() {
+	if before := v.now().nodes[i]; before.guard == nil || before.alive() {
 		return 0, true
 	}
 	valid = !v.expired()
@@ -199,7 +204,7 @@ func (v *redVote) outdated(i int) (holdCount int, valid bool) {
 // node that the hold does not have is acquired, and again before the grant counts: another owner may have had the lock
 // in between.
 func (v *redVote) expired() bool {
-	if !v.hasBegun() || v.Check() == nil { // in this order: it may begin after the look
+	if !v.now().begun || v.Check() == nil { // in this order: it may begin after the look
 		return false
 	}
 	v.mu.Lock()
@@ -218,12 +223,6 @@ func (v *redVote) begins() bool {
 	v.begun = true
 	v.agent.Holds(!v.over)
 	return true
-}
-
-func (v *redVote) hasBegun() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.begun
 }
 
 // note records a grant of a node, and reports whether it is still needed.
@@ -292,47 +291,35 @@ func (v *redVote) leave() {
 
 // nodesAt returns the nodes whose hold count is at most left, because they did not grant a later request.
 func (v *redVote) nodesAt(left int) (nodes []int) {
-	for i := range v.nodes {
-		if n := v.at(i); left > 0 && n.count <= left && n.alive() {
+	for i, n := range v.now().nodes {
+		if left > 0 && n.count <= left && n.alive() {
 			nodes = append(nodes, i)
 		}
 	}
 	return nodes
 }
 
-// at returns the hold of v at node i.
-func (v *redVote) at(i int) nodeHold {
+// now returns the state of v.
+func (v *redVote) now() voteState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.nodes[i]
-}
-
-// Over reports whether v was released or lost.
-func (v *redVote) Over() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.over
+	s := v.voteState
+	s.nodes = slices.Clone(s.nodes)
+	return s
 }
 
 // Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
 func (v *redVote) Check() error {
-	n := 0
-	for i := range v.nodes {
-		if v.at(i).alive() {
+	s, n := v.now(), 0
+	for _, held := range s.nodes {
+		if held.alive() {
 			n++
 		}
 	}
-	if n < v.lock.needed || v.wasInvalid() {
+	if n < v.lock.needed || s.invalid {
 		return errParts
 	}
 	return nil
-}
-
-// wasInvalid reports whether the hold was noticed to be invalid: see expired.
-func (v *redVote) wasInvalid() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.invalid
 }
 
 // Renew acquires the lock again at nodes that have lost their hold, or did not grant one, as long as a majority has it.
@@ -342,8 +329,8 @@ func (v *redVote) Renew() bool {
 		return false
 	}
 	c := v.lock.client
-	for i := range v.nodes {
-		if !v.at(i).alive() {
+	for i, held := range v.now().nodes {
+		if !held.alive() {
 			a := contract.Attempt{HoldCount: 1, Lease: c.engine().WatchdogTimeout, Renewed: true}
 			ask := v.nodeAsker(context.Background(), i, a)
 			c.engine().Spawn(func() { _ = send.CatchPanic(ask) })

@@ -21,34 +21,41 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A calmHandler wraps the handler of the user's Logger, and recovers its panics.
+// A userCode guards calls of code of the user: it counts those that have not returned, and recovers their panics.
+type userCode struct {
+	calls    *atomic.Int64
+	panicked atomic.Bool
+	tell     func(panicked any, stack []byte) // is told of the first panic
+}
+
+// begin starts a call, which recovered ends.
+func (u *userCode) begin() *userCode {
+	u.calls.Add(1)
+	return u
+}
+
+func (u *userCode) recovered() {
+	u.calls.Add(-1)
+	if what := recover(); what != nil && u.panicked.CompareAndSwap(false, true) {
+		u.tell(what, debug.Stack())
+	}
+}
+
+// A calmHandler wraps the handler of the user's Logger.
 type calmHandler struct {
 	slog.Handler
-	panicked *atomic.Bool
-	calls    *atomic.Int64 // calls that have not returned
+	*userCode
 }
+
+// lastResort is what the panic of a Logger is written to, because the Logger cannot be used for it. Only a test changes it.
+var lastResort io.Writer = os.Stderr
 
 // calmLogger returns a Logger that writes to the handler of l. The number of calls that have not returned is kept in
 // calls.
 func calmLogger(l *slog.Logger, calls *atomic.Int64) *slog.Logger {
-	return slog.New(calmHandler{l.Handler(), new(atomic.Bool), calls})
-}
-
-// begin starts a call of the Logger, which recovered ends.
-func (h calmHandler) begin() calmHandler {
-	h.calls.Add(1)
-	return h
-}
-
-// lastResort is what the panic of a Logger is written to. Only a test changes it.
-var lastResort io.Writer = os.Stderr
-
-// recovered writes the first panic to lastResort, because the Logger cannot be used for it.
-func (h calmHandler) recovered() {
-	h.calls.Add(-1)
-	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
-		_, _ = fmt.Fprintf(lastResort, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
-	}
+	return slog.New(calmHandler{l.Handler(), &userCode{calls: calls, tell: func(panicked any, stack []byte) {
+		_, _ = fmt.Fprintf(lastResort, "relock: the Logger has panicked: %v\n%s\n", panicked, stack)
+	}}})
 }
 
 func (h calmHandler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
@@ -62,11 +69,11 @@ func (h calmHandler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 func (h calmHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return calmHandler{h.Handler.WithAttrs(attrs), h.panicked, h.calls}
+	return calmHandler{h.Handler.WithAttrs(attrs), h.userCode}
 }
 
 func (h calmHandler) WithGroup(name string) slog.Handler {
-	return calmHandler{h.Handler.WithGroup(name), h.panicked, h.calls}
+	return calmHandler{h.Handler.WithGroup(name), h.userCode}
 }
 
 // describeHolder asks Redis for the holder of the lock s, for a warning: see engine.Config.Holder. The text has only

@@ -8,38 +8,8 @@ package relock
 
 import (
 	"context"
-	"fmt"
-	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-)
-
-var (
-	readAcquire = record.Script("read_acquire")
-	readRelease = record.Script("read_release")
-	readRename  = record.Script("read_rename")
-	readRenew   = record.Script("read_renew")
-	readInspect = record.Script("read_inspect")
-
-	writeAcquire = record.Script("write_acquire")
-	writeRelease = record.Script("write_release")
-
-	rwForce = record.Script("rw_force")
-)
-
-// errUpgrade is the error for a caller that holds the read lock and asks for the write lock.
-var errUpgrade = fmt.Errorf(
-	"%w: the caller holds the read lock and would wait for itself: release the read lock first, or acquire the write "+
-		"lock before the read lock",
-	ErrInvalid,
-)
-
-// errTooDeep is the error for an owner that holds the read lock record.MostHoldCount times and asks for it again.
-var errTooDeep = fmt.Errorf(
-	"%w: the caller already holds the read lock %d times, which is the limit for one owner",
-	ErrInvalid,
-	record.MostHoldCount,
 )
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
@@ -74,29 +44,9 @@ type WriteLock struct{ handle }
 // is reported by the methods of the lock, as ErrInvalid. The option [Fenced] applies to the write lock, and the other
 // options to both.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
-	key, o := c.key(name), newLockOptions(opts)
-	keys := append([]string{key, record.PrefixName("relock_rwlock_writers", key)}, record.WritersLineKeys(key)...)
-	announce := record.PrefixName("redisson_rwlock", key)
-	rw := rwRecord{
-		newRecordLock(c, name, TypeWrite, contract.Exclusive, o, announce, 3, keys...),
-		record.SuffixName(key, ""),
-	}
-	r, w := &readLock{rw}, &writeLock{rw}
-	w.traits.ID.Half, w.traits.Suffix = "write", record.WriteSuffix
-	r.traits.ID.Half, r.traits.Type, r.granting = "read", string(TypeRead), ""
-	r.traits.Admission, r.traits.Fenced = o.limits.OfReaders(), false
-	r.traits.MaxHoldCount, r.traits.TooMany = record.MostHoldCount, errTooDeep
-	r.traits.Counterpart, w.traits.Counterpart = w.traits.ID, r.traits.ID
-	return &RWLock{
-		read:  &ReadLock{newHandle(c, name, r, rw.keys, o.ofReader())},
-		write: &WriteLock{newHandle(c, name, w, rw.keys, o)},
-	}
-}
-
-// ofReader returns the options of the read lock, which has no tokens.
-func (o lockOptions) ofReader() lockOptions {
-	o.fenced = false
-	return o
+	o := newLockOptions(name, "", opts)
+	r, w := record.NewReadWrite(c.wire(), o.traits)
+	return &RWLock{&ReadLock{newHandle(c, r, o)}, &WriteLock{newHandle(c, w, o)}}
 }
 
 // Read returns the read lock, which many owners can hold at the same time.
@@ -109,104 +59,3 @@ func (l *RWLock) Write() *WriteLock { return l.write }
 // write lock: see [Lock.Token]. It sends no request. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld if
 // the caller does not hold the write lock, and ErrLockLost if the caller has lost it.
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
-
-// An rwRecord has the data that the read lock and the write lock share. Its keys are the lock, the writers that wait, their
-// wait queue, and the token counter if the lock is fenced.
-type rwRecord struct {
-	recordLock
-	leases string // the prefix of the keys of read leases
-}
-
-func (r *rwRecord) Force(seen ...string) call {
-	return r.forced(rwForce, seen, r.traits.ID.Half, r.leases, r.announce, r.client.publishVerb())
-}
-
-type readLock struct{ rwRecord }
-
-func (l *readLock) BusyText(_, _, _ time.Duration) string { // the reply does not tell which of the two
-	return "another process (or Client) holds the write lock, or waits for it"
-}
-
-func (l *readLock) Acquire(a contract.Attempt) call {
-	return call{
-		Script: readAcquire,
-		Keys:   l.keys[:4],
-		Args:   upToDefaults([]any{a.Field, milliseconds(a.Lease), l.leases}, []any{a.HoldCount, a.Counterpart}, 1, ""),
-	}
-}
-
-func (l *readLock) ReadReply(_ contract.Attempt, r reply) (contract.Outcome, error) {
-	return contract.ParseOutcome(r)
-}
-
-func (l *readLock) Release(r contract.Release) call {
-	return l.call(readRelease, upToDefaults(
-		[]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-		[]any{r.HoldCount, r.Late}, 0, false))
-}
-
-// RollBack sets the hold count back to what it was before the attempt.
-func (l *readLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
-
-func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
-}
-
-func (l *readLock) Rename(r contract.Rename) call {
-	return call{Script: readRename, Keys: []string{l.keys[0], l.line}, Args: renameArgs(r, "", r.Splits, l.leases, r.Late)}
-}
-
-func (l *readLock) Inspect(field string) call {
-	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
-}
-
-type writeLock struct{ rwRecord }
-
-func (l *writeLock) Acquire(a contract.Attempt) call {
-	life := record.WriterLife
-	if a.NoWait {
-		life = 0
-	}
-	return l.call(writeAcquire, upToDefaults(
-		[]any{a.Field, milliseconds(a.Lease), l.leases, milliseconds(life), l.announce, l.client.publishVerb()},
-		[]any{a.HoldCount, deliveryOf(a), a.Counterpart, askedIn(a), a.TokensWanted(l.traits.Fenced), grantLeaseIn(a)},
-		1, contract.Defer, "", 0, 1, 0))
-}
-
-func (l *writeLock) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
-	if r[0] == -2 {
-		return contract.Outcome{}, errUpgrade
-	}
-	g, err := contract.ParseOutcome(r)
-	return g.WithStanding(r).WithEntry(a, record.WriterHeartbeat), err
-}
-
-func (l *writeLock) Release(r contract.Release) call {
-	return l.leave(r, false, "")
-}
-
-func (l *writeLock) RollBack(a contract.Attempt) call {
-	return l.leave(a.AsRelease(), true, a.Counterpart)
-}
-
-// leave sets the hold count. If undo is set, the caller also stops waiting. The field of its read hold is readField.
-func (l *writeLock) leave(r contract.Release, undo bool, readField string) call {
-	return l.call(writeRelease, upToDefaults(
-		[]any{r.Field, l.leases, l.announce, l.client.publishVerb(), milliseconds(r.Share)},
-		[]any{r.HoldCount, r.Late, undo, readField}, 0, false, false, ""))
-}
-
-func (l *writeLock) Rename(r contract.Rename) call {
-	return call{
-		Script: lockRename,
-		Keys:   []string{l.keys[0], l.line},
-		Args:   renameArgs(r, record.WriteSuffix, r.Late),
-	}
-}
-
-func (l *writeLock) Inspect(field string) call {
-	if field != "" {
-		field += record.WriteSuffix
-	}
-	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field, "write"}}
-}

@@ -11,24 +11,12 @@ package relock
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/record"
-)
-
-var (
-	semaphoreAcquire = record.Script("semaphore_acquire")
-	semaphoreRelease = record.Script("semaphore_release")
-	semaphoreRename  = record.Script("semaphore_rename")
-	semaphoreRenew   = record.Script("semaphore_renew")
-	semaphoreForce   = record.Script("semaphore_force")
-	semaphoreSet     = record.Script("semaphore_set")
-	semaphoreInspect = record.Script("semaphore_inspect")
+	"github.com/relock-go/relock/internal/send"
 )
 
 const mostPermits = math.MaxInt32 // the highest number that Redisson can count
@@ -67,12 +55,8 @@ const mostPermits = math.MaxInt32 // the highest number that Redisson can count
 // crashes.
 type Semaphore struct {
 	handle
-	record *semaphore
+	record *record.Semaphore
 }
-
-// permitsHalf keeps the holds of a semaphore apart from those of a lock with the same name: an owner that has a permit
-// does not hold the lock.
-const permitsHalf = "permits"
 
 // NewSemaphore returns the semaphore with the given name. The argument permits applies only if the semaphore does not
 // exist in Redis yet: see [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above
@@ -82,16 +66,12 @@ const permitsHalf = "permits"
 // semaphore of which no permit is held is just a number in a key, so any number of up to eleven digits in that key is
 // taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
-	key, o := c.key(name), newLockOptions(opts)
-	keys := append([]string{key, record.PermitsKey(key)}, record.LineKeys(key)...)
-	l := &semaphore{
-		newRecordLock(c, name, TypeSemaphore, contract.Counting, o, record.PrefixName("redisson_sc", key), 3, keys...), permits,
-	}
-	l.traits.ID.Half = permitsHalf
-	s := &Semaphore{newHandle(c, name, l, l.keys, o), l}
+	o := newLockOptions(name, TypeSemaphore, opts)
+	l := record.NewSemaphore(c.wire(), o.traits, permits)
+	s := &Semaphore{newHandle(c, l, o), l}
 	switch {
 	case s.bad != nil:
-	case o.fenced:
+	case o.traits.Fenced:
 		s.bad = invalid("Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
 	default:
 		s.bad = checkPermits(permits, 1)
@@ -145,9 +125,8 @@ func (s *Semaphore) several(n int) (*handle, error) {
 	case n == 1:
 		return &s.handle, nil
 	}
-	l, h := *s.record, s.handle
-	l.traits.Several = n
-	h.lock, h.record = &l, &l
+	h := s.handle
+	h.lock = s.record.Several(n)
 	return &h, nil
 }
 
@@ -161,9 +140,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n, 0)
 	}
 	if err == nil {
-		err = s.client.engine().Set(ctx, s.record, func(field string) call {
-			return s.record.call(semaphoreSet, []any{n, s.record.announce, s.client.publishVerb(), field})
-		})
+		err = s.client.engine().Set(ctx, s.record, func(field string) send.Call { return s.record.Set(n, field) })
 	}
 	return s.fail("set permits", err)
 }
@@ -182,9 +159,9 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	return int(max(r[1], 0)), err
 }
 
-func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
-	return ask(ctx, &s.handle, op, func(_ commands, ctx context.Context) (reply, error) {
-		return s.client.engine().Ask(ctx, call{Script: semaphoreInspect, Keys: s.record.keys[:2], Args: []any{"", s.record.permits}})
+func (s *Semaphore) count(ctx context.Context, op string) (send.Reply, error) {
+	return ask(ctx, &s.handle, op, func(_ commands, ctx context.Context) (send.Reply, error) {
+		return s.client.engine().Ask(ctx, s.record.Count())
 	})
 }
 
@@ -199,115 +176,20 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	return i.Holders, err
 }
 
-// semaphore is the record of a Semaphore: the counter of the free permits, and the sorted set of the permits that are
-// held.
-type semaphore struct {
-	recordLock     // its keys are the free permits, the permits that are held, and the wait queue
-	permits    int // the number of permits if the semaphore does not exist yet
-}
-
-func (l *semaphore) Acquire(a contract.Attempt) call {
-	return l.call(semaphoreAcquire, upToDefaults([]any{a.Field, milliseconds(a.Lease), l.permits, l.announce,
-		l.client.publishVerb()}, []any{a.HoldCount, deliveryOf(a), askedIn(a), grantLeaseIn(a)}, 1, contract.Defer, 0, 0))
-}
-
-func (l *semaphore) ReadReply(a contract.Attempt, r reply) (contract.Outcome, error) {
-	total := l.permits
-	if r[0] == -2 {
-		total = int(r[1])
-		if !a.Waits {
-			return contract.Outcome{}, invalid("%d permits at once: the semaphore has %d in Redis", l.traits.Permits(), total)
-		}
-		r = reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
-	}
-	r, stored, differs := takeStored(r)
-	if differs {
-		total = stored
-	}
-	g, err := contract.ParseOutcome(r)
-	g.Differs, g.Stored = differs, stored
-	g.Total = max(total, 1) // as fits in permit.lua: whoever wants one permit waits for it, even if there are none
-	if g.Status == contract.Held {
-		g.Token, g.More = 0, int(r[1])
-	}
-	return g.WithStanding(r), err
-}
-
-// storedUnit is what the third number of a reply counts the permits in: below it is what other lock types have there.
-const storedUnit = 1 << 20
-
-// takeStored returns the reply r as other lock types have it. If Redis has another number of permits than the semaphore
-// was made with, differs is set, and stored is that number: see internal/lua/semaphore_acquire.lua.
-func takeStored(r reply) (rest reply, stored int, differs bool) {
-	if n := r[2] / storedUnit; n > 0 {
-		stored, differs = int(n-1), true
-		r[2] %= storedUnit
-	}
-	return r, stored, differs
-}
-
 // reportPermits logs, for one semaphore of the Client, that the number of permits in Redis differs from its own.
 func (c *Client) reportPermits(kind contract.Lock, permits int) {
 	c.in().permits.Do(func() {
-		l := kind.(*semaphore)
 		c.engine().Later(func() {
 			c.engine().Log.Warn(
 				"relock: the number of permits in Redis differs from the one passed to NewSemaphore, and the one in Redis "+
 					"applies; SetPermits changes it",
 				"lock",
-				cutName(l.traits.Name),
+				cutName(kind.Traits().Name),
 				"permits",
 				permits,
 				"asked",
-				l.permits,
+				kind.(*record.Semaphore).Permits,
 			)
 		})
 	})
-}
-
-func (l *semaphore) Release(r contract.Release) call {
-	return l.call(semaphoreRelease, upToDefaults(
-		[]any{r.Field, l.announce, l.client.publishVerb(), milliseconds(r.Share)}, []any{r.HoldCount, r.Late}, 0, false))
-}
-
-// RollBack releases what the attempt may have acquired, and removes its entry in the wait queue.
-func (l *semaphore) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
-
-func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
-}
-
-func (l *semaphore) Rename(r contract.Rename) call {
-	return call{Script: semaphoreRename, Keys: []string{l.keys[1], l.line}, Args: renameArgs(r, "", r.Late)}
-}
-
-func (l *semaphore) Inspect(field string) call {
-	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
-}
-
-func (l *semaphore) Force(seen ...string) call {
-	return l.forced(semaphoreForce, seen, l.announce, l.client.publishVerb())
-}
-
-func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
-	switch {
-	case l.traits.Several > 1 && left > 0:
-		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.traits.Several,
-			contract.Rounded(left))
-	case l.traits.Several > 1:
-		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.traits.Several,
-			contract.Rounded(ago))
-	case ttl < 0:
-		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
-	case left > 0:
-		return fmt.Sprintf("no permit is free, and the first lease expires in %v", contract.Rounded(left))
-	}
-	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
-}
-
-// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
-func permitsWanted(field string) int {
-	_, permits, _ := strings.Cut(field, "+")
-	n, _ := strconv.Atoi(permits)
-	return n
 }

@@ -143,16 +143,12 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 	case err != nil:
 		err = fmt.Errorf("not confirmed: the lock is released in the background instead: %w",
 			h.lockState.silence(err))
-		if e.Observed {
-			e.Events.Released(ctx, h.subject(), x.held, 0, err)
-		}
+		e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: x.held, Err: err})
 		return d, err
 	}
 	d = x.detached(r, answer.Sent)
 	x.shorten(op, &d)
-	if e.Observed {
-		e.Events.Detached(ctx, h.subject(), x.held)
-	}
+	e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: x.held, Detached: true})
 	confirmed = true // last: a goroutine that ends here returns no ticket
 	return d, nil
 }

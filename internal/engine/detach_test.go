@@ -298,8 +298,10 @@ type unlockingEvents struct {
 	unlock func(ctx context.Context, o Owner)
 }
 
-func (e unlockingEvents) Acquired(ctx context.Context, s Subject, _ Path, _ time.Duration, _ int, _ int64) {
-	e.unlock(ctx, s.Owner)
+func (e unlockingEvents) Report(ctx context.Context, v Event) {
+	if v.What == Acquired {
+		e.unlock(ctx, v.Owner)
+	}
 }
 
 // When Acquired is reported, other goroutines of the owner can use the hold, however it was acquired.

@@ -4,7 +4,7 @@ package engine
 //
 // Rules: every call that acquires locks ends in one Acquired or one GaveUp for each of its locks, unless it is refused
 // for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold that
-// a call has told is reported once, as Released (with a hold count of 0), Detached, Expired or Lost, whichever part
+// a call has told is reported once, as Released (with a hold count of 0), Expired or Lost, whichever part
 // notices it. No mutex is held while an event is reported. Only the call that an event is about waits for the report.
 // Without an Observer, each place that reports costs one check, and makes no measurements.
 
@@ -15,25 +15,46 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// Events receives what an engine reports. Those from Waiting to Detached are called only if Config.Observed is set.
+// Events receives what an engine reports.
 type Events interface {
-	Waiting(ctx context.Context, s Subject)
-	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, holdCount int, token int64)
-	GaveUp(ctx context.Context, s Subject, waiting bool, waited time.Duration, err error) // nil: the time was up
-	Renewed(s Subject)
-	RenewalFailed(s Subject, err error, left time.Duration)
-	Released(ctx context.Context, s Subject, held time.Duration, left int, err error)
-	Detached(ctx context.Context, s Subject, held time.Duration)
+	Report(ctx context.Context, v Event)
 
-	Expired(s Subject, held time.Duration)
-	Lost(s Subject, held time.Duration, loss, cause error, logged bool) // logged: the log gets it, too
-	LossesOmitted(n int)                                                // how many losses the log did not get
+	LossesOmitted(n int) // how many losses the log did not get
 	SubscriptionRefused(channel string, err error)
-	ClosedWithHolds(count int, some []string)
 	SlowHold(s Subject, held time.Duration, stack []uintptr) // stack: program counters; nil: it is not known
 	SlowWait(w SlowWait)
 	SlowOmitted(n int) // how many slow holds and waits were not reported
 }
+
+// An Event is what has happened to a call, or to a hold.
+type Event struct {
+	What
+	Subject
+	Path      Path
+	Time      time.Duration // since the call, or since the request that has acquired the lock; RenewalFailed: what is left of the lease
+	HoldCount int           // Acquired, Released: that is reached
+	Token     int64         // Acquired
+	Contended bool          // GaveUp: the call has waited
+	Detached  bool          // Released: by Detach
+	Err       error         // GaveUp: nil if the time was up; Lost: the loss
+
+	Logged bool  // Lost: the log gets it, too
+	Cause  error // of the loss
+}
+
+// What happened. Calls that acquire or release, and renewals, are reported only if Config.Observed is set.
+type What int
+
+const (
+	Waiting What = iota
+	Acquired
+	GaveUp
+	Renewed
+	RenewalFailed
+	Released
+	Expired
+	Lost
+)
 
 // A Subject is what an event is about: a lock, and the owner of the call or the hold.
 type Subject struct {

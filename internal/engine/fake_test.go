@@ -93,18 +93,12 @@ func (oneFake) Counts() bool       { return true }
 // logged writes events to a log.
 type logged struct{ log *slog.Logger }
 
-func (logged) Waiting(context.Context, Subject)                                   {}
-func (logged) Acquired(context.Context, Subject, Path, time.Duration, int, int64) {}
-func (logged) GaveUp(context.Context, Subject, bool, time.Duration, error)        {}
-func (logged) Renewed(Subject)                                                    {}
-func (logged) RenewalFailed(Subject, error, time.Duration)                        {}
-func (logged) Released(context.Context, Subject, time.Duration, int, error)       {}
-func (logged) Detached(context.Context, Subject, time.Duration)                   {}
-func (logged) Expired(Subject, time.Duration)                                     {}
-func (logged) SubscriptionRefused(string, error)                                  {}
+func (logged) SubscriptionRefused(string, error) {}
 
-func (l logged) Lost(s Subject, _ time.Duration, _, cause error, _ bool) {
-	l.log.Warn("lost", "lock", s.Name, "cause", cause)
+func (l logged) Report(_ context.Context, v Event) {
+	if v.What == Lost {
+		l.log.Warn("lost", "lock", v.Name, "cause", v.Cause)
+	}
 }
 
 func (l logged) LossesOmitted(n int) { l.log.Warn("more lost", "n", n) }
@@ -118,10 +112,6 @@ func (l logged) SlowWait(w SlowWait) {
 }
 
 func (l logged) SlowOmitted(n int) { l.log.Warn("omitted", "n", n) }
-
-func (l logged) ClosedWithHolds(count int, some []string) {
-	l.log.Debug("closed", "count", count, "locks", some)
-}
 
 // A with changes the config of a bubbleEngine.
 type with func(*Config)

@@ -212,10 +212,10 @@ type causes struct {
 	logged []bool
 }
 
-func (c *causes) Lost(_ Subject, _ time.Duration, loss, _ error, logged bool) {
+func (c *causes) Report(_ context.Context, v Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all, c.logged = append(c.all, loss), append(c.logged, logged)
+	c.all, c.logged = append(c.all, v.Err), append(c.logged, v.Logged)
 }
 
 // A hint has all records checked that this Client has of the lock, not only the first of them.

@@ -487,13 +487,13 @@ type lossCounter struct {
 	lost map[Owner]int
 }
 
-func (c *lossCounter) Lost(s Subject, _ time.Duration, _, _ error, _ bool) {
+func (c *lossCounter) Report(_ context.Context, v Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lost == nil {
 		c.lost = make(map[Owner]int)
 	}
-	c.lost[s.Owner]++
+	c.lost[v.Owner]++
 }
 
 func (c *lossCounter) of(o Owner) int {

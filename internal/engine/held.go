@@ -5,6 +5,8 @@ package engine
 // Rules: an answer is what this process knows, and the clock is looked at first. Only HoldCount asks Redis, too.
 
 import (
+	"context"
+
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -36,18 +38,17 @@ func (e *Engine) holdCount(kind contract.Lock, o Owner) (*hold, int) {
 	return h, h.Count()
 }
 
-// HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
-// asks Redis whether it has the field.
-func (e *Engine) HoldCount(kind contract.Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
+// HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis, which it asks, does not have the hold.
+func (e *Engine) HoldCount(ctx context.Context, kind contract.Record, o Owner) (int, error) {
 	h, count := e.holdCount(kind, o)
 	if count == 0 {
 		return 0, e.Alive()
 	}
-	held, err := confirm(h.Field().ID)
-	if h.wasReplaced(err) || err == nil && !held {
+	seen, err := e.Inspect(ctx, kind, h.Field().ID)
+	if h.wasReplaced(err) || err == nil && !seen.Held {
 		h.lose(errGone)
 	}
-	if err != nil || !held {
+	if err != nil || !seen.Held {
 		return 0, err
 	}
 	return count, nil

@@ -9,6 +9,7 @@ package engine
 // (lossLines).
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -150,7 +151,7 @@ func (e *ending) report() {
 	switch {
 	case e.untold:
 	case e.state == tenancy.Expired:
-		engine.Events.Expired(s, e.age)
+		engine.Events.Report(context.Background(), Event{What: Expired, Subject: s, Time: e.age})
 	default:
 		engine.tellLoss(s, e.age, e.loss, e.cause)
 	}
@@ -171,7 +172,7 @@ func (h *hold) noteTold() *ending {
 // tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.
 func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
 	logged := !errors.Is(cause, errForced) && e.logsLoss()
-	e.Events.Lost(s, held, loss, cause, logged)
+	e.Events.Report(context.Background(), Event{What: Lost, Subject: s, Time: held, Err: loss, Cause: cause, Logged: logged})
 }
 
 // reportLater makes the reporter report the losses.

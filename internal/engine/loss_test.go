@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -29,11 +30,14 @@ type lossLog struct {
 	at      []time.Time // when the log got each line, also those of how many more there were
 }
 
-func (l *lossLog) Lost(_ Subject, _ time.Duration, _, _ error, logged bool) {
+func (l *lossLog) Report(_ context.Context, v Event) {
+	if v.What != Lost {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losses++
-	if logged {
+	if v.Logged {
 		l.lines++
 		l.at = append(l.at, time.Now())
 	}

@@ -40,7 +40,7 @@ func (e *Engine) release(ctx context.Context, c ownerCall) error {
 	defer s.release()
 	h, left, err := s.lower(ctx, c)
 	if e.Observed && h != nil && (left == 0 || c.only == nil) && h.endsTold() {
-		e.Events.Released(ctx, h.subject(), h.age(), left, err)
+		e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: h.age(), HoldCount: left, Err: err})
 	}
 	return err
 }

@@ -383,7 +383,11 @@ type lostEvents struct {
 	n *int
 }
 
-func (e lostEvents) Lost(Subject, time.Duration, error, error, bool) { *e.n++ }
+func (e lostEvents) Report(_ context.Context, v Event) {
+	if v.What == Lost {
+		*e.n++
+	}
+}
 
 // An Unlock cancels the contexts of Guard before it hands the lock off. A hold that is lost meanwhile is lost once: the
 // Unlock returns the loss, and the event is not repeated.

@@ -98,12 +98,12 @@ func (e *Engine) observedRenew(ctx context.Context, leases []*lease.Lease) []lea
 	for i, l := range leases {
 		a, left := answers[i], e.watchdog.Left(l)
 		for _, h := range l.Holder.(*record).holdsNow() {
-			switch {
-			case a.Looked:
-			case a.Err != nil:
-				events = append(events, func() { e.Events.RenewalFailed(h.subject(), a.Err, left) })
-			case a.Held:
-				events = append(events, func() { e.Events.Renewed(h.subject()) })
+			v := Event{What: Renewed, Subject: h.subject()}
+			if a.Err != nil {
+				v.What, v.Err, v.Time = RenewalFailed, a.Err, left
+			}
+			if !a.Looked && (a.Held || a.Err != nil) {
+				events = append(events, func() { e.Events.Report(context.Background(), v) })
 			}
 		}
 	}

@@ -142,7 +142,9 @@ func (e *Engine) end() error {
 	}
 	e.endLife()
 	if held := e.stillHeld(); held.count > 0 {
-		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
+		e.reporter.Later(func() {
+			e.Log.Debug("relock: closed while locks are held; they expire with their leases", "count", held.count, "locks", held.some)
+		})
 	}
 	e.reporter.Later(e.tellOmittedLosses)
 	e.reporter.Close()

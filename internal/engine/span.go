@@ -35,7 +35,7 @@ func (s *span) waits() {
 		return
 	}
 	s.path = pathQueue
-	s.engine.Events.Waiting(s.ctx, s.lock)
+	s.engine.Events.Report(s.ctx, Event{What: Waiting, Subject: s.lock})
 }
 
 // ends notes what has ended a wait. The last path that was noted is reported.
@@ -57,15 +57,14 @@ func (s *span) finish(h *hold, err error) {
 	if s == nil {
 		return
 	}
-	waited, events := time.Since(s.began), s.engine.Events
+	v := Event{What: GaveUp, Subject: s.lock, Time: time.Since(s.began), Contended: s.path != pathImmediate}
 	switch {
-	case err == send.ErrTimeUp:
-		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, nil)
-	case err != nil:
-		events.GaveUp(s.ctx, s.lock, s.path != pathImmediate, waited, err)
-	default:
-		events.Acquired(s.ctx, s.lock, s.path, waited, s.count, h.token)
+	case err == nil:
+		v.What, v.Path, v.HoldCount, v.Token = Acquired, s.path, s.count, h.token
+	case err != send.ErrTimeUp:
+		v.Err = err
 	}
+	s.engine.Events.Report(s.ctx, v)
 }
 
 // drop is finish for an outcome that the caller does not keep: the Observer hears of it only if it has heard that the call

@@ -3,24 +3,66 @@ package record
 // The Lua scripts, which are in internal/lua, as values that can be sent.
 
 import (
+	"slices"
+
 	"github.com/relock-go/relock/internal/lua"
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Scripts has all scripts, by the names of their files. It does not change after init.
-var Scripts = make(map[string]*send.Script)
+// Scripts has all scripts, by the names of their files. It does not change.
+var Scripts = load()
 
-func init() {
+func load() map[string]*send.Script {
+	all := make(map[string]*send.Script)
 	for _, name := range lua.Names() {
-		Scripts[name] = send.NewScript(lua.Source(name))
+		all[name] = send.NewScript(lua.Source(name))
 	}
+	return all
 }
 
-// Script returns the script with this name. Lock types call it at init, so a wrong name fails every test.
-func Script(name string) *send.Script {
-	s, ok := Scripts[name]
-	if !ok {
-		panic("bug: no script " + name)
+// Script returns the first script that there is with one of these names. It is called at init, so a wrong name fails every
+// test.
+func Script(names ...string) *send.Script {
+	for _, name := range names {
+		if s, ok := Scripts[name]; ok {
+			return s
+		}
 	}
-	return s
+	panic("bug: no script " + names[0])
+}
+
+// Scripts that are not those of one lock type.
+var (
+	tombstoneRemove = Script("tombstone_remove")
+	freeInspect     = Script("free_inspect")
+)
+
+// How scripts publish: see internal/lua/announce.lua.
+var Publish, PublishInShard, InBothWays any = "publish", "spublish", "publish+spublish"
+
+// Free is the call of the poller: it asks which of the locks called names are free, for the client with this id.
+// The first len(fields) locks are checked closely: fields has the fields of the client's waiters for them. See
+// internal/poller.
+func Free(id string, names []string, fields [][]string) send.Call {
+	closely := len(fields)
+	keys, args := slices.Clone(names), []any{closely, id}
+	for i, name := range names[:closely] {
+		keys = append(keys, LineKeys(name)[0])
+		all := " "
+		for _, field := range fields[i] {
+			all += field + " "
+		}
+		args = append(args, all)
+	}
+	return send.Call{Script: freeInspect, Keys: keys, Args: args}
+}
+
+// upToDefaults returns args and more, without those at the end of more that have their defaults, which the script
+// assumes: each argument takes time.
+func upToDefaults(args, more []any, defaults ...any) []any {
+	n := len(more)
+	for n > 0 && more[n-1] == defaults[n-1] {
+		n--
+	}
+	return append(args, more[:n]...)
 }

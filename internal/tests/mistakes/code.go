@@ -262,7 +262,7 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "fieldsNotCompared", File: "scripts.go",
+		Name: "fieldsNotCompared", File: "internal/record/scripts.go",
 		Omits: "The poller notices that the holder has changed.",
 		Changes: []Change{{
 			`all += field + " "`,

@@ -1,0 +1,114 @@
+package record
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/send"
+)
+
+var (
+	semaphore = scriptsOf("semaphore", "semaphore")
+
+	semaphoreSet = Script("semaphore_set")
+)
+
+// PermitsHalf keeps the holds of a semaphore apart from those of a lock with the same name: an owner that has a permit
+// does not hold the lock.
+const PermitsHalf = "permits"
+
+// A Semaphore is the record of a Semaphore: the counter of the free permits, and the sorted set of the permits that are
+// held. Its keys are these two, and the wait queue.
+type Semaphore struct {
+	Lock
+	Permits int // the number of permits if the semaphore does not exist yet
+}
+
+// NewSemaphore returns the semaphore that users call t.Name.
+func NewSemaphore(c *Client, t contract.Traits, permits int) *Semaphore {
+	key := c.Prefix + t.Name
+	keys := append([]string{key, PermitsKey(key)}, LineKeys(key)...)
+	l := &Semaphore{newLock(c, semaphore, t, PrefixName("redisson_sc", key), 3, keys...), permits}
+	l.traits.ID.Half, l.traits.Admission, l.held = PermitsHalf, contract.Counting, keys[1:2]
+	return l
+}
+
+// Several returns the lock whose holds have n permits each.
+func (l *Semaphore) Several(n int) *Semaphore {
+	several := *l
+	several.traits.Several = n
+	return &several
+}
+
+func (l *Semaphore) Acquire(a contract.Attempt) send.Call {
+	return l.call(l.acquire, upToDefaults([]any{a.Field, send.Milliseconds(a.Lease), l.Permits, l.told, l.client.Verb()},
+		[]any{a.HoldCount, deliveryOf(a), askedIn(a), grantLeaseIn(a)}, 1, contract.Defer, 0, 0))
+}
+
+func (l *Semaphore) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, error) {
+	total := l.Permits
+	if r[0] == -2 {
+		total = int(r[1])
+		if !a.Waits {
+			return contract.Outcome{}, send.Invalid("%d permits at once: the semaphore has %d in Redis", l.traits.Permits(), total)
+		}
+		r = send.Reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
+	}
+	r, stored, differs := takeStored(r)
+	if differs {
+		total = stored
+	}
+	g, err := l.Lock.ReadReply(a, r)
+	g.Differs, g.Stored = differs, stored
+	g.Total = max(total, 1) // as fits in permit.lua: whoever wants one permit waits for it, even if there are none
+	if g.Status == contract.Held {
+		g.Token, g.More = 0, int(r[1])
+	}
+	return g, err
+}
+
+// storedUnit is what the third number of a reply counts the permits in: below it is what other lock types have there.
+const storedUnit = 1 << 20
+
+// takeStored returns the reply r as other lock types have it. If Redis has another number of permits than the semaphore
+// was made with, differs is set, and stored is that number: see internal/lua/semaphore_acquire.lua.
+func takeStored(r send.Reply) (rest send.Reply, stored int, differs bool) {
+	if n := r[2] / storedUnit; n > 0 {
+		stored, differs = int(n-1), true
+		r[2] %= storedUnit
+	}
+	return r, stored, differs
+}
+
+func (l *Semaphore) Inspect(field string) send.Call {
+	c := l.Lock.Inspect(field)
+	c.Keys = l.keys[:2]
+	return c
+}
+
+// Count asks for the number of permits, and how many of them are free.
+func (l *Semaphore) Count() send.Call {
+	return send.Call{Script: l.inspect, Keys: l.keys[:2], Args: []any{"", l.Permits}}
+}
+
+// Set sets the number of permits to n. field leaves a tombstone, by which a repetition is known.
+func (l *Semaphore) Set(n int, field string) send.Call {
+	return l.call(semaphoreSet, []any{n, l.told, l.client.Verb(), field})
+}
+
+func (l *Semaphore) BusyText(ttl, left, ago time.Duration) string {
+	switch {
+	case l.traits.Several > 1 && left > 0:
+		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.traits.Several,
+			contract.Rounded(left))
+	case l.traits.Several > 1:
+		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.traits.Several,
+			contract.Rounded(ago))
+	case ttl < 0:
+		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
+	case left > 0:
+		return fmt.Sprintf("no permit is free, and the first lease expires in %v", contract.Rounded(left))
+	}
+	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
+}

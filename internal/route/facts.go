@@ -1,0 +1,96 @@
+package route
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// ReadTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
+// known.
+func ReadTimeout(rdb redis.UniversalClient) time.Duration {
+	switch one, cluster := send.OptionsOf(rdb); {
+	case one != nil:
+		return one.ReadTimeout
+	case cluster != nil:
+		return cluster.ReadTimeout
+	}
+	return 0
+}
+
+// Sending returns how requests are sent to rdb. s has the servers of rdb, through a Redis client that waits for a finite time.
+func (s *Servers) Sending(rdb redis.UniversalClient, synced send.Synced) send.Config {
+	c := send.Config{
+		Transport: send.NewRedis(s.rdb, synced),
+		Confirm:   synced.Within,
+		Idle:      func(key string) int { return int(s.pool(key).IdleConns) },
+	}
+	if s.cluster != nil {
+		c.Home = s.home
+	}
+	// The Process of a type that embeds one of these may do more, which a pipeline does not call, and may send a request
+	// again by itself.
+	size, ours := 0, true
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		size = rdb.Options().PoolSize
+	case *redis.ClusterClient:
+		size = rdb.Options().PoolSize
+	default:
+		ours = false
+	}
+	if ours {
+		c.Batch = synced.Replicas == 0
+		c.Exhausted = func(key string) bool {
+			pool := s.pool(key)
+			return pool.IdleConns == 0 && int(pool.TotalConns) >= size
+		}
+		if t := ReadTimeout(rdb); t <= send.ResendTime {
+			c.OnCallerTime = max(t, 0)
+		}
+	}
+	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
+		c.Bounded, c.MinIdle, c.Fresh = timed, timed.MinIdle, timed.Fresh
+	}
+	return c
+}
+
+// pool returns the state of the pool that requests for a key need; zero: it is not known.
+func (s *Servers) pool(key string) *redis.PoolStats {
+	switch master := s.master(key); {
+	case master != nil:
+		return master.PoolStats()
+	case s.cluster == nil:
+		return s.rdb.PoolStats()
+	}
+	return new(redis.PoolStats)
+}
+
+// Address returns the address of the servers, or "" if go-redis does not know it, because they are behind Sentinels, or
+// a Dialer of the user may lead to any server. It is the same in every process that has configured the same addresses.
+func (s *Servers) Address() string {
+	switch one, cluster := send.OptionsOf(s.rdb); {
+	case one != nil && one.Addr != "FailoverClient" && codeOf(one.Dialer) == defaultDialer():
+		return fmt.Sprintf("%s/%d", one.Addr, one.DB)
+	case cluster != nil && cluster.Dialer == nil:
+		return strings.Join(slices.Sorted(slices.Values(cluster.Addrs)), ",")
+	}
+	return ""
+}
+
+// defaultDialer returns the code of the Dialer of a Redis client to which the user has not given one.
+var defaultDialer = sync.OnceValue(func() uintptr {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	defer func() { _ = rdb.Close() }() // it has no connections
+	return codeOf(rdb.Options().Dialer)
+})
+
+// codeOf returns the address of the code of a function.
+func codeOf(f any) uintptr { return reflect.ValueOf(f).Pointer() }
