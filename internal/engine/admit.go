@@ -31,7 +31,7 @@ func (in admitted) prepareLocked(t *target, r *Request) error {
 	case !in.holds:
 		return in.hold.prepareLocked(t, r)
 	case r.Report == nil:
-		in.hold.toldLocked()
+		in.hold.Told()
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 	// release it.
 	case h.IsAdopting():
 		op.span.ends(pathHandoff)
-		h.adoptedLocked()
+		h.Runs()
 		return admitted{hold: h, adopts: true}, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
@@ -185,7 +185,7 @@ func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	h, q := w.Value.hold, w.Value.handOff
 	switch {
 	case h.IsAdopting():
-		h.adoptedLocked()
+		h.Runs()
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
 		return nil

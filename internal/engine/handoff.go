@@ -31,7 +31,7 @@ func (h *hold) handOffLocked() bool {
 	h.leaveRecordLocked()
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
-		next.adoptsLocked(r.first.Field())
+		next.Adopts(r.first.Field())
 		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of the record that next makes does not show
 			s.engine.late.Left(r.first.Field().ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
 		}

@@ -228,7 +228,7 @@ func (h *hold) unlockHold() {
 func (h *hold) unlockHoldLocked() {
 	if h.Asks() {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
-		h.givesUpLocked()
+		h.GivesUp()
 	}
 	if h.isOver() {
 		h.lockState.forgetLocked(h)

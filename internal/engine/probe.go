@@ -99,7 +99,7 @@ func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
 		h.Lowered()
 	}
 	for h.Count() < count {
-		h.reenteredLocked()
+		h.Reentered()
 	}
 }
 

@@ -296,7 +296,7 @@ func (r *recordBackend) takePlaceLocked() {
 
 // useFieldLocked makes the caller use field in its attempts from now on.
 func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
-	r.target.hold.asksLocked(field)
+	r.target.hold.AsksWith(field)
 	r.target.Field = field.ID
 }
 

@@ -139,7 +139,7 @@ var Code = []Mistake{
 		Name: "reentryUncounted", File: "internal/engine/target.go",
 		Omits: "A re-entry counts.",
 		Changes: []Change{{
-			`h.reenteredLocked()
+			`h.Reentered()
 `,
 			"",
 		}},
