@@ -183,7 +183,7 @@ func (a *acquireOp) listen(res Answer) {
 func (a *acquireOp) waitsFor(h *hold) {
 	a.engine.beginWait(&a.waitOptions)
 	h.waitsForRedis(&a.since)
-	a.engine.slow.Begins()
+	a.engine.slow.begins()
 	a.span.waits()
 	a.span.ends(pathPolled)
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/slow"
 )
 
 // An Engine acquires, keeps and releases the locks of one Client.
@@ -49,7 +48,7 @@ type Engine struct {
 	draining drain
 	table    stateTable
 	expired  expiredRing
-	slow     *slow.Watch[*hold]
+	slow     *slowWatch
 	losses   lossLines
 	hints    *hints.Channel
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never

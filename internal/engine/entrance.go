@@ -26,7 +26,7 @@ func (e *Engine) number(op *waitOptions) uint64 {
 func (e *Engine) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c candidate) *waiter {
 	c.since = e.beginWait(op)
 	w := q.Add(c, e.number(op))
-	e.slow.Begins()
+	e.slow.begins()
 	return w
 }
 
