@@ -100,7 +100,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 
 // enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
-	w := s.engine.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
+	w := s.engine.enqueue(op, candidate{hold: h, queue: q, takes: true})
 	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }
@@ -132,15 +132,17 @@ func (s *lockState) settle(op *waitOptions, w *waiter, r *Request, err error, t 
 ) {
 	s.Lock()
 	defer s.Unlock()
-	if in, guards, err = s.settleLocked(op, w, err); err == nil {
-		err = in.prepareLocked(t, r)
+	if in, guards, err = s.settleLocked(op, w, err); err != nil {
+		w.Value.hold.unlockHoldLocked()
+		return in, guards, err
 	}
-	return in, guards, err
+	return in, guards, in.prepareLocked(t, r)
 }
 
-// settleLocked is settle without the attempt.
+// settleLocked is settle without the attempt, and for any waiter of a local queue. After an error it gives up no more than
+// the queue.
 func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, guards guard.Ends, _ error) {
-	h, q := w.Value.hold, w.Value.handOff
+	h, q := w.Value.hold, w.Value.queue
 	switch {
 	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
@@ -172,7 +174,6 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 		op.number, op.bypass = w.Number, true
 	default:
 		s.dropQueueLocked(q)
-		h.unlockHoldLocked()
 		return in, nil, err
 	}
 	return admitted{hold: h}, nil, nil
@@ -182,7 +183,7 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	s.Lock()
 	defer s.Unlock()
-	h, q := w.Value.hold, w.Value.handOff
+	h, q := w.Value.hold, w.Value.queue
 	switch {
 	case h.IsAdopting():
 		h.Runs()

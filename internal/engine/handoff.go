@@ -58,7 +58,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	first := q.First().Value
 	next, now = first.hold, e.watchdog.Now()
 	switch {
-	case first.handOff == nil, !q.policy.MayHandOff(now, e.pace()):
+	case !first.takes, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
 	case h.fieldSent, h.counterpartLocked() != nil, next.counterpartLocked() != nil:
 		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor

@@ -41,37 +41,40 @@ func (o *oneLock) bypassesQueue() bool {
 // as long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
 func (o *oneLock) enter(asksLocked func()) error {
 	for yields := true; ; {
-		todo := o.enterStep(asksLocked, yields)
+		todo, err := o.enterStep(asksLocked, yields)
 		if todo == nil {
-			return nil
-		}
-		switch err := todo.carryOut(&o.waitOptions); err {
-		case nil:
-			yields = todo.pause == 0
-		case errBypassQueue, errOwnerChanged:
-			o.bypass = true
-		default:
 			return err
 		}
+		if err = todo.carryOut(&o.waitOptions); err != nil {
+			return err
+		}
+		yields = todo.pause == 0
 	}
 }
 
 // enterStep is a step of enter. yields reports whether other processes may still have to go first.
-func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
-	o.target.hold.lockState.Lock()
-	defer o.target.hold.lockState.Unlock()
+func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect, err error) {
+	h, op := o.target.hold, &o.waitOptions
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	switch {
 	case o.bypass:
 		o.bypass = false
-	case !o.target.hold.tryQueueLocked():
-		return &effect{queue: o.target.hold}
+	case !h.tryQueueLocked():
+		q := h.lockState.queueLocked(h.half())
+		if !o.NoWait {
+			return &effect{waiter: o.engine.enqueue(op, candidate{hold: h, queue: q})}, nil
+		}
+		if err = o.engine.gaveUpLocked(op, q, h, send.ErrTimeUp); err != errBypassQueue {
+			return todo, err
+		}
 	case yields:
-		if d := o.engine.yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
-			return &effect{pause: d}
+		if d := o.engine.yieldLocked(h); d > 0 && o.HasTime(d) {
+			return &effect{pause: d}, nil
 		}
 	}
 	asksLocked()
-	return todo
+	return todo, nil
 }
 
 // rejoinQueue ends an attempt that has bypassed the local queue and found the lock busy. The caller does not wait for a
