@@ -139,12 +139,11 @@ func (s *lockState) settle(op *waitOptions, w *waiter, r *Request, err error, t 
 	return in, guards, in.prepareLocked(t, r)
 }
 
-// settleLocked is settle without the attempt, and for any waiter of a local queue. After an error it gives up no more than
-// the queue.
+// settleLocked is settle without the attempt. After an error the caller still has its claim.
 func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, guards guard.Ends, _ error) {
-	h, q := w.Value.hold, w.Value.queue
+	h := w.Value.hold
 	switch {
-	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
+	// These cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
 	case h.IsAdopting():
 		op.span.ends(pathHandoff)
@@ -157,26 +156,11 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 			return in, guards, nil
 		}
 		return admitted{hold: h, holds: true}, nil, nil
-	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
-		err = errBypassQueue
-		q.Leave(w)
-	case err != nil:
-		err = s.engine.gaveUpLocked(op, q, h, err)
-		q.Leave(w)
-	default:
-		err = w.Err
 	}
-	switch err {
-	case nil:
-		h.queue = q
-	case errBypassQueue:
-		s.dropQueueLocked(q)
-		op.number, op.bypass = w.Number, true
-	default:
-		s.dropQueueLocked(q)
-		return in, nil, err
+	if err = s.turnLocked(op, w, err); err == nil {
+		in.hold = h
 	}
-	return admitted{hold: h}, nil, nil
+	return in, nil, err
 }
 
 // abandon is settle for a caller that does not go on, because code of the user has panicked, or ended the goroutine.

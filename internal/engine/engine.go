@@ -43,12 +43,15 @@ type Engine struct {
 
 	isLeaving, isClosed atomic.Bool
 
-	fulfil func(*duty) // carries a duty out: it calls what depends on lock states, which do not depend on it
+	// These call what depends on lock states, which do not depend on it.
+	fulfil     func(*duty) // carries a duty out
+	slowBegins func()      // slowWatch.begins
+
+	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
 	draining drain
 	table    stateTable
 	expired  expiredRing
-	slow     *slowWatch
 	losses   lossLines
 	hints    *hints.Channel
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never

@@ -25,7 +25,7 @@ func (e *Engine) number(op *waitOptions) uint64 {
 func (e *Engine) enqueue(op *waitOptions, c candidate) *waiter {
 	c.since = e.beginWait(op)
 	w := c.in().Add(c, e.number(op))
-	e.slow.begins()
+	e.slowBegins()
 	return w
 }
 
@@ -66,8 +66,7 @@ func (op *waitOptions) endTurn(w *waiter, err error) error {
 	s.Lock()
 	defer s.Unlock()
 	if w.Value.queue != nil {
-		_, _, err = s.settleLocked(op, w, err)
-		return err
+		return s.turnLocked(op, w, err)
 	}
 	if err == nil && w.Waits() {
 		err = errOwnerChanged
@@ -78,6 +77,31 @@ func (op *waitOptions) endTurn(w *waiter, err error) error {
 		}
 		h.ownerQueue.Leave(w)
 	}
+	return err
+}
+
+// turnLocked is the step after the sleep of w in its local queue, which has ended with err. It returns why w neither was
+// admitted nor bypasses the queue, or nil.
+func (s *lockState) turnLocked(op *waitOptions, w *waiter, err error) error {
+	h, q := w.Value.hold, w.Value.queue
+	switch {
+	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
+		err = errBypassQueue
+		q.Leave(w)
+	case err != nil:
+		err = s.engine.gaveUpLocked(op, q, h, err)
+		q.Leave(w)
+	default:
+		err = w.Err
+	}
+	switch err {
+	case nil:
+		h.queue = q
+		return nil
+	case errBypassQueue:
+		op.number, op.bypass, err = w.Number, true, nil
+	}
+	s.dropQueueLocked(q)
 	return err
 }
 

@@ -38,6 +38,6 @@ func New(c Config, sending send.Config) *Engine {
 	if e.Channel != "" {
 		e.pubsub.Quiet(e.Channel, e.hints.Refuse)
 	}
-	e.slow = &slowWatch{Engine: e, lines: report.NewLineLimit()}
+	e.slowBegins = (&slowWatch{Engine: e, lines: report.NewLineLimit()}).begins
 	return e
 }

@@ -28,7 +28,7 @@ func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 
 // enterQueue waits until h was admitted, or may ask without that.
 func (e *bubbleEngine) enterQueue(op *waitOptions, h *hold) error {
-	o := oneLock{acquireOp{waitOptions: *op, engine: e.Engine, target: target{hold: h}}}
+	o := acquireOp{waitOptions: *op, engine: e.Engine, target: target{hold: h}}
 	return o.enter(func() {})
 }
 

@@ -29,7 +29,6 @@ const (
 // A slowWatch looks for old holds and long waits. Only its goroutine uses the fields without a comment.
 type slowWatch struct {
 	*Engine
-	walking atomic.Bool  // there is a goroutine
 	pending atomic.Int64 // reports that the reporter has not called yet
 
 	last  time.Duration        // when it last looked
@@ -49,15 +48,15 @@ type slowName struct {
 // begins starts the goroutine if there are warnings. It is called after a new wait is there to be found, or a new hold
 // if there are warnings of holds, because stop relies on that. The caller may have mutexes.
 func (w *slowWatch) begins() {
-	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.walking.Load() && w.walking.CompareAndSwap(false, true) {
+	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.slowWalks.Load() && w.slowWalks.CompareAndSwap(false, true) {
 		w.last, w.names = w.watchdog.Now(), nil
 		w.Spawn(w.run)
 	}
 }
 
-// goroutines returns the number of goroutines that look for slow locks.
-func (w *slowWatch) goroutines() int64 {
-	if w.walking.Load() {
+// slowWalkers returns the number of goroutines that look for slow locks.
+func (e *Engine) slowWalkers() int64 {
+	if e.slowWalks.Load() {
 		return 1
 	}
 	return 0
@@ -82,18 +81,18 @@ func (w *slowWatch) run() {
 // stop reports whether the goroutine is to end. If there is a hold or a wait since the last look, whose call has found
 // that there is a goroutine, it goes on.
 func (w *slowWatch) stop() bool {
-	w.walking.Store(false)
-	return !w.isNeeded() || !w.walking.CompareAndSwap(false, true)
+	w.slowWalks.Store(false)
+	return !w.isNeeded() || !w.slowWalks.CompareAndSwap(false, true)
 }
 
 // isNeeded reports whether there is anything to look at.
 func (w *slowWatch) isNeeded() (needed bool) {
 	see := func(*hold, time.Duration) { needed = true }
 	if w.WaitWarning > 0 {
-		w.waiting(see)
+		w.eachWaiting(see)
 	}
 	if w.HoldWarning > 0 {
-		w.held(see)
+		w.eachHeld(see)
 	}
 	return needed
 }
@@ -150,7 +149,7 @@ func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []*hold)
 		awaited[long.Name] = long
 	}
 	others := make(map[*SlowWait]int)
-	w.held(func(h *hold, since time.Duration) {
+	w.eachHeld(func(h *hold, since time.Duration) {
 		if w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-since, now-since) {
 			all = append(all, h)
 		}
@@ -176,7 +175,7 @@ func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
 		return nil
 	}
 	found := make(map[string]*SlowWait)
-	w.waiting(func(h *hold, since time.Duration) {
+	w.eachWaiting(func(h *hold, since time.Duration) {
 		long := found[h.lock.Traits().Name]
 		if long == nil {
 			long = new(SlowWait)
@@ -229,7 +228,7 @@ func (e *Engine) noteStack(h *hold) {
 	defer h.lockState.Unlock()
 	if h.Holds() {
 		h.stack = cmp.Or(h.stack, &stack)
-		e.slow.begins()
+		e.slowBegins()
 	}
 }
 
@@ -247,15 +246,15 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 			of[kind] = max(of[kind], now-since)
 		}
 	}
-	e.slow.held(longest(holds))
-	e.slow.waiting(longest(waits))
+	e.eachHeld(longest(holds))
+	e.eachWaiting(longest(waits))
 	return holds, waits
 }
 
-// held calls f for each hold that is not meant to last, with the time when its owner began to hold the lock, and with the
+// eachHeld calls f for each hold that is not meant to last, with the time when its owner began to hold the lock, and with the
 // mutex of its lock state.
-func (w *slowWatch) held(f func(h *hold, since time.Duration)) {
-	w.table.each(func(s *lockState) {
+func (e *Engine) eachHeld(f func(h *hold, since time.Duration)) {
+	e.table.each(func(s *lockState) {
 		for h := range s.holds.all() {
 			if h.Holds() && !h.lock.Traits().Lasting {
 				f(h, heldSince(h))
@@ -264,15 +263,15 @@ func (w *slowWatch) held(f func(h *hold, since time.Duration)) {
 	})
 }
 
-// waiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the time
+// eachWaiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the time
 // when it began to wait, and with the mutex of the lock state.
-func (w *slowWatch) waiting(f func(h *hold, since time.Duration)) {
+func (e *Engine) eachWaiting(f func(h *hold, since time.Duration)) {
 	see := func(h *hold, since time.Duration) {
 		if !h.lock.Traits().Lasting {
 			f(h, since)
 		}
 	}
-	w.table.each(func(s *lockState) {
+	e.table.each(func(s *lockState) {
 		for _, q := range s.queues {
 			for _, w := range q.All() {
 				see(w.Value.hold, w.Value.since)

@@ -327,7 +327,7 @@ func TestLookupThatEndsItsGoroutine(t *testing.T) {
 		other.unlock(7)
 		<-done
 		pass(1001 * time.Millisecond)
-		assert.Zero(e.t, e.slow.goroutines())
+		assert.Zero(e.t, e.slowWalkers())
 		e.unlock(1)
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -362,7 +362,7 @@ func TestLaterWaitsAreReportedLikeTheFirst(t *testing.T) {
 			e.unlock(1)
 			pass(time.Hour)
 			assert.Len(e.t, l.longWaits(), before+5, "after 16 seconds")
-			assert.Zero(e.t, e.slow.goroutines())
+			assert.Zero(e.t, e.slowWalkers())
 		}
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -407,7 +407,7 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				holder.lock(7)
 				_, before, _ := l.lines()
 				done := e.lockLater(1)
-				assert.EqualValues(e.t, 1, e.slow.goroutines())
+				assert.EqualValues(e.t, 1, e.slowWalkers())
 				pass(1501 * time.Millisecond)
 				_, after, _ := l.lines()
 				assert.Equal(e.t, before+1, after)
@@ -417,7 +417,7 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				assert.Empty(e.t, waits, "it holds the lock")
 				e.unlock(1)
 				pass(1001 * time.Millisecond)
-				assert.Zero(e.t, e.slow.goroutines())
+				assert.Zero(e.t, e.slowWalkers())
 				assert.Zero(e.t, e.atWork()-holder.atWork(), "goroutines")
 			}
 		}
@@ -523,7 +523,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 		assert.Zero(t, e.atWork(), "goroutines")
 		e.lock(1)
 		done := e.lockLater(2)
-		assert.Zero(t, e.slow.goroutines())
+		assert.Zero(t, e.slowWalkers())
 		e.unlock(1)
 		<-done
 		e.unlock(2)
@@ -572,14 +572,15 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, 0, time.Hour, func(e *bubbleEngine, _ *slowLog) {
+		w := slowWatch{Engine: e.Engine}
 		e.lock(1)
 		got := e.lockLater(2)
-		assert.False(t, e.slow.stop(), "a call has begun to wait since the last look")
-		assert.EqualValues(t, 1, e.slow.goroutines())
+		assert.False(t, w.stop(), "a call has begun to wait since the last look")
+		assert.EqualValues(t, 1, e.slowWalkers())
 		e.unlock(1)
 		<-got
-		assert.True(t, e.slow.stop())
-		assert.Zero(t, e.slow.goroutines())
+		assert.True(t, w.stop())
+		assert.Zero(t, e.slowWalkers())
 		e.unlock(2)
 	})
 }
