@@ -90,7 +90,7 @@ func (c *Claim) GivesUp() {
 
 // granted ends the claim: a hold with the field f begins, which is a user of f. It reports whether that is possible.
 func (c *Claim) granted(f *Field) bool {
-	if !c.can(c.Asks() && !(c.uses() && c.field != f), "was granted the field "+f.ID) {
+	if !c.can(c.Asks() && !(c.uses() && c.field != f), "was granted a field") {
 		return false
 	}
 	if !c.uses() {
