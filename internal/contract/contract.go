@@ -84,7 +84,7 @@ type Traits struct {
 	MaxHoldCount int
 	TooMany      error
 
-	// Lasting is set if holds are meant to last, and waits to be long, so that neither is slow: see internal/slow.
+	// Lasting is set if holds are meant to last, and waits to be long, so that neither is slow: see internal/engine/slow.go.
 	Lasting bool
 
 	Several int    // the permits that a hold has of a semaphore, if it has more than one: see Permits

@@ -79,7 +79,13 @@ func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
 		a.subscription.leave()
-		a.backend.rollback(res, err, returned)
+		if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
+			a.leftovers.GrantNotKept()
+			a.engine.callersLeft(&a.target, 0, true)
+		}
+		if (err != nil || !returned) && a.leftovers.ToRollBack() {
+			a.backend.rollback(err)
+		}
 	}()
 	for {
 		if err = a.backend.admit(); err == nil { // 1
@@ -128,8 +134,8 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		}
 		took := time.Since(res.Sent)
 		if res.Status != contract.Held || a.engine.enoughValidityLeft(&a.target, took, asked) {
-			if a.leftovers.Tries() == first {
-				a.backend.answered(took)
+			if a.leftovers.Tries() == first && a.target.hold.local() == nil {
+				a.engine.rtt.Observe(took)
 			}
 			return res, nil
 		}
@@ -163,8 +169,6 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 	}
 }
 
-func (a *acquireOp) answered(took time.Duration) { a.engine.rtt.Observe(took) }
-
 // listen makes the caller listen for a grant or a release of its lock, which res has found busy.
 func (a *acquireOp) listen(res Answer) {
 	in := a.target
@@ -183,7 +187,7 @@ func (a *acquireOp) listen(res Answer) {
 func (a *acquireOp) waitsFor(h *hold) {
 	a.engine.beginWait(&a.waitOptions)
 	h.waitsForRedis(&a.since)
-	a.engine.slow.Begins()
+	a.engine.slowBegins()
 	a.span.waits()
 	a.span.ends(pathPolled)
 }
@@ -228,23 +232,12 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 	return delay, stop
 }
 
-// hasFailed reports whether run has failed. err is the error of run, and returned is as in backend.rollback. hasFailed
-// also notes an attempt that was still under way.
-func (a *acquireOp) hasFailed(err error, returned bool) bool {
-	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
-		a.leftovers.GrantNotKept()
-		a.engine.callersLeft(&a.target, 0, true)
-	}
-	return err != nil || !returned
-}
-
-// rollBack starts to roll back the attempt t, which may have left something in Redis. failed means that the operation
-// holds nothing. If err is not nil, and other clients or the next operation of this call would have to wait
-// for what is there, rollBack waits for the rollback, but not for long: a caller whose time is up has send.MinWait for
-// its last attempt and the rollback together.
-func (a *acquireOp) rollBack(t target, failed bool, err error) {
-	a.givenUp.Store(failed)
-	undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5
+// rollback starts to roll back the attempt, which may have left something in Redis. If err is not nil, and other clients
+// or the next operation of this call would have to wait for what is there, it waits for that, but not for long: a caller
+// whose time is up has send.MinWait for its last attempt and the rollback together.
+func (a *acquireOp) rollback(err error) {
+	a.givenUp.Store(true)
+	undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5
 	if err == nil || !a.leftovers.Delays() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
@@ -271,7 +264,7 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 		err = a.target.confirmLocked(res)
 	}
 	if err != nil {
-		a.backend.dismissLocked(a.target, res)
+		a.backend.dismissLocked(res)
 	}
 	a.concluded = true
 	h.unlockHoldLocked()
@@ -288,8 +281,9 @@ func (a *acquireOp) endIfGone(res Answer) {
 	}
 }
 
-// dismissLocked ends t, which the caller does not get.
-func (a *acquireOp) dismissLocked(t target, res Answer) {
+// dismissLocked ends the target, which the caller does not get.
+func (a *acquireOp) dismissLocked(res Answer) {
+	t := &a.target
 	h := t.hold
 	if h.Asks() {
 		if q := h.queue; q != nil {

@@ -31,7 +31,7 @@ func (in admitted) prepareLocked(t *target, r *Request) error {
 	case !in.holds:
 		return in.hold.prepareLocked(t, r)
 	case r.Report == nil:
-		in.hold.toldLocked()
+		in.hold.Told()
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 
 // enqueueLocked makes the caller of h, whose claim asks, wait in q. The lock, or a record, may be handed off to h.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) *waiter {
-	w := s.engine.enqueue(op, &q.Queue, candidate{hold: h, handOff: q})
+	w := s.engine.enqueue(op, candidate{hold: h, queue: q, takes: true})
 	op.fitted = op.fitted || q.reply != nil && h.lock.Traits().Permits() <= q.reply.total
 	return w
 }
@@ -132,21 +132,22 @@ func (s *lockState) settle(op *waitOptions, w *waiter, r *Request, err error, t 
 ) {
 	s.Lock()
 	defer s.Unlock()
-	if in, guards, err = s.settleLocked(op, w, err); err == nil {
-		err = in.prepareLocked(t, r)
+	if in, guards, err = s.settleLocked(op, w, err); err != nil {
+		w.Value.hold.unlockHoldLocked()
+		return in, guards, err
 	}
-	return in, guards, err
+	return in, guards, in.prepareLocked(t, r)
 }
 
-// settleLocked is settle without the attempt.
+// settleLocked is settle without the attempt. After an error the caller still has its claim.
 func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admitted, guards guard.Ends, _ error) {
-	h, q := w.Value.hold, w.Value.handOff
+	h := w.Value.hold
 	switch {
-	// The first two cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
+	// These cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
 	case h.IsAdopting():
 		op.span.ends(pathHandoff)
-		h.adoptedLocked()
+		h.Runs()
 		return admitted{hold: h, adopts: true}, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
@@ -155,37 +156,21 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 			return in, guards, nil
 		}
 		return admitted{hold: h, holds: true}, nil, nil
-	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
-		err = errBypassQueue
-		q.Leave(w)
-	case err != nil:
-		err = s.engine.gaveUpLocked(op, q, h, err)
-		q.Leave(w)
-	default:
-		err = w.Err
 	}
-	switch err {
-	case nil:
-		h.queue = q
-	case errBypassQueue:
-		s.dropQueueLocked(q)
-		op.number, op.bypass = w.Number, true
-	default:
-		s.dropQueueLocked(q)
-		h.unlockHoldLocked()
-		return in, nil, err
+	if err = s.turnLocked(op, w, err); err == nil {
+		in.hold = h
 	}
-	return admitted{hold: h}, nil, nil
+	return in, nil, err
 }
 
 // abandon is settle for a caller that does not go on, because code of the user has panicked, or ended the goroutine.
 func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	s.Lock()
 	defer s.Unlock()
-	h, q := w.Value.hold, w.Value.handOff
+	h, q := w.Value.hold, w.Value.queue
 	switch {
 	case h.IsAdopting():
-		h.adoptedLocked()
+		h.Runs()
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
 		return nil

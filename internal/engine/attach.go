@@ -60,7 +60,7 @@ func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 
 // An attachBackend is the backend of one call of Attach.
 type attachBackend struct {
-	oneLock
+	acquireOp
 	Detached
 	to     string // the field of the hold
 	waited bool   // see missing
@@ -140,14 +140,10 @@ func (a *attachBackend) await(res Answer) (Answer, error) {
 	return res, nil
 }
 
-func (a *attachBackend) rollback(_ Answer, err error, returned bool) {
-	if failed := a.hasFailed(err, returned); failed && a.leftovers.ToRollBack(failed) {
-		a.giveUp()
-	}
-}
+func (a *attachBackend) rollback(error) { a.giveUp() }
 
 // dismissLocked has the hold put back that was granted, but that the caller cannot keep.
-func (a *attachBackend) dismissLocked(_ target, res Answer) { a.refused = res.Status == contract.Held }
+func (a *attachBackend) dismissLocked(res Answer) { a.refused = res.Status == contract.Held }
 
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {

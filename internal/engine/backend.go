@@ -16,14 +16,12 @@ type backend interface {
 	// ask makes one attempt. If lastReply is not zero, Redis has answered the caller at that time
 	// before, and the attempt is repeated for longer if it gets no answer.
 	ask(lastReply time.Time) (Answer, error)
-	// answered notes that the answer to an attempt came in time, after took.
-	answered(took time.Duration)
 	// await waits after res, whose status is Busy, until another attempt may be granted. If the lock was granted to the
 	// caller by a message meanwhile, it returns that grant, and otherwise res.
 	await(res Answer) (Answer, error)
-	// rollback undoes what the attempts may have left. res and err are the results of the operation. returned is false
-	// if a panic, or the end of the goroutine, has ended the operation.
-	rollback(res Answer, err error, returned bool)
+	// rollback undoes what the attempts of an operation may have left that has failed with err; nil: a panic, or the end of
+	// the goroutine, has ended it.
+	rollback(err error)
 	// dismissLocked ends the target if it was not granted, or that the caller cannot keep.
-	dismissLocked(t target, res Answer)
+	dismissLocked(res Answer)
 }

@@ -14,8 +14,6 @@ func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
 		d.clear.clear(1)
-	case d.lose != nil:
-		d.lose.loseUnasked(d.cause)
 	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {

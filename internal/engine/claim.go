@@ -22,7 +22,7 @@ type claim struct {
 	owner     Owner
 
 	// guarded by lockState.mu
-	tenancy.Claim // its state, and its field; its events are those of transitions.go
+	tenancy.Claim // its state, and its field; see transitions.go
 	// changed wakes the caller that waits for this claim when its owner has acquired the counterpart of the lock, or
 	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
 	changed    chan struct{}

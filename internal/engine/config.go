@@ -33,7 +33,7 @@ type Config struct {
 	OnDifference   func(semaphore contract.Lock, stored int)
 	ConfirmsGrants bool // a grant that arrives as a message is confirmed by a request, for replicas
 
-	HoldWarning time.Duration // holds that are older are reported, see internal/slow; 0: they are not
+	HoldWarning time.Duration // holds that are older are reported, see slow.go; 0: they are not
 	WaitWarning time.Duration // the same for waits
 	// Holder asks Redis for the holder of a lock, and describes it for people; "" if it is not known. Or it is nil.
 	Holder func(ctx context.Context, s Subject) string

@@ -16,21 +16,19 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// A duty is background work that must not begin before the lock state is unlocked. There are four kinds, and exactly
-// one of the first four fields is set: to delete the record of a hold, to roll back an attempt, to keep a local queue
-// for some time, and to end a hold as lost.
+// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
+// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
+// queue for some time.
 type duty struct {
 	clear    *hold           // the hold to clear; or nil
 	rollBack contract.Record // the lock of the attempt to roll back; or nil
 	keep     *waitQueue      // the local queue of name to keep; or nil
-	lose     *hold           // the hold to end as lost; or nil
 
 	lockState *lockState
 	before    *duty            // the duty that was noted before this one; or nil
 	attempt   contract.Attempt // rollBack: the attempt
 	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
 	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
-	cause     error            // lose: the cause of the loss
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.

@@ -31,24 +31,23 @@ import (
 // An effect is what has to be done before the next step of a call: one of the things below. A step returns nil if the
 // call needs no other step, as most calls do.
 type effect struct {
-	waiter *waiter       // the caller sleeps until it has the owner mutex of the hold that waiter waits for
+	waiter *waiter       // the caller sleeps until it has the owner mutex of a hold, or was admitted to a local queue
 	held   bool          // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
 	look   *hold         // the hold ends as lost if it has expired
-	queue  *hold         // the caller sleeps until the local queue of the lock has admitted it
 	pause  time.Duration // other processes go first for that long
 	guards guard.Ends    // they are canceled: their owner gives up the hold
 }
 
 // carryOut does what todo says, for a call with the options op, which has no mutex. It returns an error if the wait of
-// the call has ended, or is to begin anew (errOwnerChanged, errBypassQueue).
+// the call has ended, or is to begin anew (errOwnerChanged).
 func (todo *effect) carryOut(op *waitOptions) error {
 	switch {
+	case todo.waiter != nil && todo.waiter.Value.queue != nil:
+		return op.awaitTurn(todo.waiter)
 	case todo.waiter != nil:
 		return todo.awaitOwner(op)
 	case todo.look != nil:
 		todo.look.expireIfDue()
-	case todo.queue != nil:
-		return todo.queue.lockState.engine.enterQueue(op, todo.queue)
 	case todo.pause > 0:
 		op.span.waits()
 		return op.sleep(nil, nil, todo.pause)
@@ -66,7 +65,7 @@ func (todo *effect) awaitOwner(op *waitOptions) error {
 	if todo.held {
 		wait.Wait = s.engine.patienceOf(op)
 	}
-	err := wait.awaitTurn(todo.waiter, nil)
+	err := wait.awaitTurn(todo.waiter)
 	switch {
 	case err == nil, err == errOwnerChanged:
 	case !todo.held:

@@ -27,7 +27,6 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/slow"
 )
 
 // An Engine acquires, keeps and releases the locks of one Client.
@@ -44,12 +43,15 @@ type Engine struct {
 
 	isLeaving, isClosed atomic.Bool
 
-	fulfil func(*duty) // carries a duty out: it calls what depends on lock states, which do not depend on it
+	// These call what depends on lock states, which do not depend on it.
+	fulfil     func(*duty) // carries a duty out
+	slowBegins func()      // slowWatch.begins
+
+	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
 	draining drain
 	table    stateTable
 	expired  expiredRing
-	slow     *slow.Watch[*hold]
 	losses   lossLines
 	hints    *hints.Channel
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never

@@ -9,7 +9,6 @@ import (
 
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
-	"github.com/relock-go/relock/internal/waitqueue"
 )
 
 // number returns the number of the next waiter of op, which decides on its position in a queue: the number that op had
@@ -22,19 +21,12 @@ func (e *Engine) number(op *waitOptions) uint64 {
 	return e.waiters.Add(1)
 }
 
-// enqueue makes the call of op wait in q for what c is. It begins to wait now, unless it has waited before.
-func (e *Engine) enqueue(op *waitOptions, q *waitqueue.Queue[candidate], c candidate) *waiter {
+// enqueue makes the call of op wait for what c is. It begins to wait now, unless it has waited before.
+func (e *Engine) enqueue(op *waitOptions, c candidate) *waiter {
 	c.since = e.beginWait(op)
-	w := q.Add(c, e.number(op))
-	e.slow.Begins()
+	w := c.in().Add(c, e.number(op))
+	e.slowBegins()
 	return w
-}
-
-// gaveUp is gaveUpLocked for callers without the mutex.
-func (e *Engine) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) error {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return e.gaveUpLocked(op, q, h, err)
 }
 
 // gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
@@ -42,7 +34,7 @@ func (e *Engine) gaveUp(op *waitOptions, q *waitQueue, h *hold, err error) error
 // whose time is up makes an attempt of its own if no caller here knows yet whether the lock is busy.
 func (e *Engine) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error) error {
 	switch err {
-	case nil, errBypassQueue, errOwnerChanged:
+	case errBypassQueue, errOwnerChanged:
 		return err
 	}
 	f := &op.found
@@ -57,70 +49,60 @@ func (e *Engine) gaveUpLocked(op *waitOptions, q *waitQueue, h *hold, err error)
 	return err
 }
 
-// awaitTurn waits until w is admitted: to the local queue q or, if q is nil, to the owner mutex of its hold. If the
-// wait ends sooner, w leaves the queue, also if code of the user panics meanwhile, or ends the goroutine.
-func (op *waitOptions) awaitTurn(w *waiter, q *waitQueue) (err error) {
+// awaitTurn waits until w is admitted: to its local queue, or to the owner mutex of its hold; or until its next attempt
+// bypasses the queue. If the wait ends sooner, w leaves the queue, also if code of the user panics meanwhile, or ends
+// the goroutine.
+func (op *waitOptions) awaitTurn(w *waiter) (err error) {
 	err = errOwnerChanged // any error: await may not return
-	defer func() { err = endTurn(w, q, err) }()
+	defer func() { err = op.endTurn(w, err) }()
 	err = op.await(w)
 	return err
 }
 
 // endTurn is the step after the sleep of w, which has ended with err. It returns why w is not admitted, or nil.
-func endTurn(w *waiter, q *waitQueue, err error) error {
+func (op *waitOptions) endTurn(w *waiter, err error) error {
 	h := w.Value.hold
-	s, queue := h.lockState, &h.ownerQueue
-	if q != nil {
-		queue = &q.Queue
-	}
+	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
-	if err == nil {
-		if err = w.Err; w.Waits() {
-			err = errOwnerChanged
-		}
+	if w.Value.queue != nil {
+		return s.turnLocked(op, w, err)
+	}
+	if err == nil && w.Waits() {
+		err = errOwnerChanged
 	}
 	if err != nil {
-		if admitted := !w.Waits() && w.Err == nil; q == nil && admitted && h.State() == tenancy.Ended {
+		if !w.Waits() && h.State() == tenancy.Ended {
 			s.forgetLocked(h) // it has ended since, and no other goroutine has the owner mutex: as unlockHoldLocked does
 		}
-		queue.Leave(w)
-	}
-	if q != nil {
-		if err == nil {
-			h.queue = q
-		}
-		s.dropQueueLocked(q) // unless a caller is admitted
+		h.ownerQueue.Leave(w)
 	}
 	return err
 }
 
-// enterQueue waits until the local queue of the lock of h has admitted the caller.
-func (e *Engine) enterQueue(op *waitOptions, h *hold) error {
-	q, w, err := e.joinQueue(op, h)
-	if w != nil {
-		err = op.awaitTurn(w, q)
-		if err == errBypassQueue || err == errOwnerChanged {
-			op.number = w.Number
-		}
-	}
-	return e.gaveUp(op, q, h, err)
-}
-
-// joinQueue is the step of enterQueue before the sleep. If the queue is free, it needs no waiter.
-func (e *Engine) joinQueue(op *waitOptions, h *hold) (q *waitQueue, w *waiter, err error) {
-	s := h.lockState
-	s.Lock()
-	defer s.Unlock()
-	switch q = s.queueLocked(h.half()); {
-	case q.TryEnter():
-		h.queue = q
-	case op.NoWait:
-		err = send.ErrTimeUp
+// turnLocked is the step after the sleep of w in its local queue, which has ended with err. It returns why w neither was
+// admitted nor bypasses the queue, or nil.
+func (s *lockState) turnLocked(op *waitOptions, w *waiter, err error) error {
+	h, q := w.Value.hold, w.Value.queue
+	switch {
+	case err == nil && w.Waits(): // the owner holds the counterpart: Redis decides at once on its attempt
+		err = errBypassQueue
+		q.Leave(w)
+	case err != nil:
+		err = s.engine.gaveUpLocked(op, q, h, err)
+		q.Leave(w)
 	default:
-		w = e.enqueue(op, &q.Queue, candidate{hold: h})
+		err = w.Err
 	}
-	return q, w, err
+	switch err {
+	case nil:
+		h.queue = q
+		return nil
+	case errBypassQueue:
+		op.number, op.bypass, err = w.Number, true, nil
+	}
+	s.dropQueueLocked(q)
+	return err
 }
 
 // yieldLocked returns how long the caller of h has to let other processes go first.

@@ -31,7 +31,7 @@ func (h *hold) handOffLocked() bool {
 	h.leaveRecordLocked()
 	next.queue = q
 	if token, ok := r.tokenForLocked(next.lock); !ok {
-		next.adoptsLocked(r.first.Field())
+		next.Adopts(r.first.Field())
 		if s.engine.watchdog.IsRenewing(&r.lease) { // which the lease of the record that next makes does not show
 			s.engine.late.Left(r.first.Field().ID, late.Effect{Lease: s.engine.WatchdogTimeout}, 0, true)
 		}
@@ -58,7 +58,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	first := q.First().Value
 	next, now = first.hold, e.watchdog.Now()
 	switch {
-	case first.handOff == nil, !q.policy.MayHandOff(now, e.pace()):
+	case !first.takes, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
 	case h.fieldSent, h.counterpartLocked() != nil, next.counterpartLocked() != nil:
 		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor

@@ -42,7 +42,7 @@ type hold struct {
 	next *hold // the next hold of the same owner in the holds of its lock state; or nil
 
 	// guarded by lockState.mu
-	tenancy.Hold                            // its state, hold count and field; its events are those of transitions.go
+	tenancy.Hold                            // its state, hold count and field; see transitions.go
 	ownerQueue   waitqueue.Queue[candidate] // the owner mutex, also before the lock is acquired
 	record       *record                    // set when the lock is acquired
 	own          record                     // memory for the record that this hold makes

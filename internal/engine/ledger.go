@@ -26,7 +26,7 @@ func (h *hold) newField() *tenancy.Field {
 		f = new(tenancy.Field)
 	}
 	f.ID = h.lockState.engine.fields.newField(h.owner.principal(), h.lock.Traits().Permits())
-	h.asksLocked(f)
+	h.AsksWith(f)
 	return f
 }
 

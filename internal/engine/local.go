@@ -22,7 +22,7 @@ const roundTime = send.MinWait + send.MinWait/4
 
 // A localBackend is the backend of a LocalLock.
 type localBackend struct {
-	oneLock
+	acquireOp
 	lock     LocalLock
 	refusal  Refusal
 	taken    []int // what subscription listens to
@@ -70,9 +70,6 @@ func (k *localBackend) noteRefusal() {
 	k.noteBlocker(k.target.hold, &blocker{lock: k.lock, ttl: -1, at: time.Now(), who: r.Who, cause: r.Cause})
 }
 
-// answered does nothing: the time of an attempt is not that of one round trip.
-func (k *localBackend) answered(time.Duration) {}
-
 // await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *localBackend) await(res Answer) (Answer, error) {
 	h, r := k.target.hold, k.refusal
@@ -114,11 +111,4 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 	}
 	k.subscription.confirm()
 	return res, nil
-}
-
-// rollback undoes a grant that the caller does not keep. What was not granted is released by the lock itself.
-func (k *localBackend) rollback(_ Answer, err error, returned bool) {
-	if failed := k.hasFailed(err, returned); failed && k.leftovers.ToRollBack(failed) {
-		k.rollBack(k.target, failed, err)
-	}
 }

@@ -132,7 +132,7 @@ func (h *hold) reportLossLocked() error {
 		h.Field().Unwant()
 		h.deleteIfLeftLocked()
 	}
-	h.reportedLocked()
+	h.Reported()
 	return h.loss
 }
 
@@ -163,7 +163,7 @@ func (h *hold) noteTold() *ending {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	told := h.IsTold()
-	if h.toldLocked(); told || h.loss == nil {
+	if h.Told(); told || h.loss == nil {
 		return nil
 	}
 	return &ending{hold: h, subject: h.subject(), cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}

@@ -33,7 +33,7 @@ func New(c Config, sending send.Config) *Engine {
 	e.losses.lines = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = e.newWatchdog()
-	e.slow = slowHost{e}.newWatch()
+	e.slowBegins = (&slowWatch{Engine: e, lines: report.NewLineLimit()}).begins
 	return e
 }
 

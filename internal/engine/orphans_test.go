@@ -280,7 +280,7 @@ func TestDismissedTargetLeavesAFieldThatWasAdopted(t *testing.T) {
 			}
 			reentry := target{hold: h, Attempt: contract.Attempt{Field: field, HoldCount: 2}}
 			h.lockState.locked(func() {
-				(&acquireOp{engine: e.Engine}).dismissLocked(reentry, Answer{Outcome: contract.Outcome{Status: contract.Held}})
+				(&acquireOp{engine: e.Engine, target: reentry}).dismissLocked(Answer{Outcome: contract.Outcome{Status: contract.Held}})
 			})
 			time.Sleep(2 * time.Second)
 			<-taken

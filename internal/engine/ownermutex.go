@@ -211,7 +211,7 @@ func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo 
 		return todo, send.ErrTimeUp
 	}
 	kept := op.number // the position in a local queue stays that of the caller
-	w := s.engine.enqueue(op, &h.ownerQueue, candidate{hold: h})
+	w := s.engine.enqueue(op, candidate{hold: h})
 	op.number = kept
 	return &effect{waiter: w, held: held}, nil
 }
@@ -228,7 +228,7 @@ func (h *hold) unlockHold() {
 func (h *hold) unlockHoldLocked() {
 	if h.Asks() {
 		h.leaveQueueLocked() // has an effect only after code of the user has panicked, or ended the goroutine
-		h.givesUpLocked()
+		h.GivesUp()
 	}
 	if h.isOver() {
 		h.lockState.forgetLocked(h)

@@ -37,7 +37,7 @@ func (p Probe) Stats() Stats {
 	_, polled := e.poller.Running()
 	all := Stats{
 		Listeners: e.pubsub.Listeners(), Polled: polled,
-		AtWork: e.workers.AtWork() - e.slow.AtWork(),
+		AtWork: e.workers.AtWork() - e.slowWalkers(),
 		Late:   e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
 	e.table.each(func(s *lockState) {
@@ -98,7 +98,7 @@ func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
 		h.Lowered()
 	}
 	for h.Count() < count {
-		h.reenteredLocked()
+		h.Reentered()
 	}
 }
 

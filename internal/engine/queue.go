@@ -21,9 +21,18 @@ type waiter = waitqueue.Waiter[candidate]
 
 // A candidate is what a waiter waits for.
 type candidate struct {
-	hold    *hold         // of the lock that the caller wants
-	handOff *waitQueue    // the queue, if the lock may be handed off to hold; or nil
-	since   time.Duration // when the call began to wait: see waitOptions.since
+	hold  *hold         // of the lock that the caller wants
+	queue *waitQueue    // in which the waiter is; nil: it waits for the owner mutex of hold
+	takes bool          // the lock may be handed off to hold
+	since time.Duration // when the call began to wait: see waitOptions.since
+}
+
+// in returns the queue in which the waiter is.
+func (c *candidate) in() *waitqueue.Queue[candidate] {
+	if c.queue != nil {
+		return &c.queue.Queue
+	}
+	return &c.hold.ownerQueue
 }
 
 // A waitQueue is a local queue.
@@ -47,12 +56,13 @@ func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
-// There are four reasons:
+// There are five reasons:
 //
 //   - Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one after the
 //     other.
 //   - The time of a caller is up, and none of them has seen an owner of the lock.
 //   - A semaphore has permits for all of them.
+//   - The owner of a caller has acquired the counterpart of the lock, or a late answer may have granted the lock.
 //   - The Redis client is closed.
 //
 // Such an attempt acquires the lock only if it is free, and does not join the line, because the place of this process
@@ -60,7 +70,6 @@ func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 // returns to its old position in the local queue.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
 
-// errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the
-// locks that the caller waits for, or the counterpart of one: the caller has to make another attempt than it had
-// prepared. A late answer that may have granted the caller the lock ends it, too, and the next attempt finds out.
+// errOwnerChanged ends a wait for the owner mutex of a hold because the owner has acquired the counterpart of the lock:
+// the caller looks again at what its owner has. A late answer that may have granted the lock ends the wait, too.
 var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwhile")

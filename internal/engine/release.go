@@ -290,7 +290,7 @@ func (s *lockState) releaseOne(op *waitOptions, c ownerCall) (g releasing, err e
 	}()
 	err = c.run(s, op, func(h *hold) *effect {
 		if c.only == nil {
-			h.toldLocked() // by the Unlock, if by no other call
+			h.Told() // by the Unlock, if by no other call
 		}
 		if guards := g.releaseLocked(h); len(guards) > 0 {
 			return &effect{guards: guards}

@@ -450,7 +450,7 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		require.NoError(t, err)
 		h.unlockHold()
 		require.Zero(t, h.lowerUnconfirmed())
-		require.Error(t, endTurn(next.waiter, nil, send.ErrTimeUp))
+		require.Error(t, e.waitOptionsFor(ctx).endTurn(next.waiter, send.ErrTimeUp))
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())
 		assert.Zero(t, e.names())

@@ -17,21 +17,16 @@ import (
 	"github.com/relock-go/relock/internal/tenancy"
 )
 
-// A oneLock is the part that all backends of one lock share.
-type oneLock struct {
-	acquireOp
-}
-
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
-func (o *oneLock) begin(op *waitOptions, b backend, t target) {
-	o.acquireOp = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
+func (a *acquireOp) begin(op *waitOptions, b backend, t target) {
+	*a = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
 }
 
 // bypassesQueue reports whether the caller contends without having passed the local queue: for a semaphore, or because
 // Redis has not answered the caller at the front of the queue.
-func (o *oneLock) bypassesQueue() bool {
-	h := o.target.hold
-	if o.NoWait || h.queue != nil {
+func (a *acquireOp) bypassesQueue() bool {
+	h := a.target.hold
+	if a.NoWait || h.queue != nil {
 		return false
 	}
 	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
@@ -39,60 +34,63 @@ func (o *oneLock) bypassesQueue() bool {
 
 // enter waits until the local queue has admitted the caller, unless its next attempt bypasses the queue, and then for
 // as long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
-func (o *oneLock) enter(asksLocked func()) error {
+func (a *acquireOp) enter(asksLocked func()) error {
 	for yields := true; ; {
-		todo := o.enterStep(asksLocked, yields)
+		todo, err := a.enterStep(asksLocked, yields)
 		if todo == nil {
-			return nil
-		}
-		switch err := todo.carryOut(&o.waitOptions); err {
-		case nil:
-			yields = todo.pause == 0
-		case errBypassQueue, errOwnerChanged:
-			o.bypass = true
-		default:
 			return err
 		}
+		if err = todo.carryOut(&a.waitOptions); err != nil {
+			return err
+		}
+		yields = todo.pause == 0
 	}
 }
 
 // enterStep is a step of enter. yields reports whether other processes may still have to go first.
-func (o *oneLock) enterStep(asksLocked func(), yields bool) (todo *effect) {
-	o.target.hold.lockState.Lock()
-	defer o.target.hold.lockState.Unlock()
+func (a *acquireOp) enterStep(asksLocked func(), yields bool) (todo *effect, err error) {
+	h, op := a.target.hold, &a.waitOptions
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
 	switch {
-	case o.bypass:
-		o.bypass = false
-	case !o.target.hold.tryQueueLocked():
-		return &effect{queue: o.target.hold}
+	case a.bypass:
+		a.bypass = false
+	case !h.tryQueueLocked():
+		q := h.lockState.queueLocked(h.half())
+		if !a.NoWait {
+			return &effect{waiter: a.engine.enqueue(op, candidate{hold: h, queue: q})}, nil
+		}
+		if err = a.engine.gaveUpLocked(op, q, h, send.ErrTimeUp); err != errBypassQueue {
+			return todo, err
+		}
 	case yields:
-		if d := o.engine.yieldLocked(o.target.hold); d > 0 && o.HasTime(d) {
-			return &effect{pause: d}
+		if d := a.engine.yieldLocked(h); d > 0 && a.HasTime(d) {
+			return &effect{pause: d}, nil
 		}
 	}
 	asksLocked()
-	return todo
+	return todo, nil
 }
 
 // rejoinQueue ends an attempt that has bypassed the local queue and found the lock busy. The caller does not wait for a
 // release now: it enters the local queue again. See errBypassQueue. There it is woken by a late grant, for which the
 // callers in front of it would wait in vain.
-func (o *oneLock) rejoinQueue(in target) error {
-	o.lastReply = time.Now()
+func (a *acquireOp) rejoinQueue(in target) error {
+	a.lastReply = time.Now()
 	if in.hold.lock.Traits().Admission == contract.Counting {
-		o.foundBusy = true
-		return cmp.Or(o.Over(), errRestart)
+		a.foundBusy = true
+		return cmp.Or(a.Over(), errRestart)
 	}
-	if o.changed == nil {
-		o.changed = make(chan struct{}, 1)
+	if a.changed == nil {
+		a.changed = make(chan struct{}, 1)
 	}
-	in.hold.wokenBy(o.changed)
-	return o.Over()
+	in.hold.wokenBy(a.changed)
+	return a.Over()
 }
 
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
-	oneLock
+	acquireOp
 	place  place // of the caller in the line
 	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
 	joined bool  // the caller may have had a place
@@ -184,15 +182,10 @@ func (r *recordBackend) stepBack() bool {
 	return true
 }
 
-func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
-	failed := r.hasFailed(err, returned)
-	if !failed || !r.leftovers.ToRollBack(failed) {
-		return
+func (r *recordBackend) rollback(err error) {
+	if !r.leftovers.MayBeEnqueued() || err == errRestart || !r.leavePlace() {
+		r.acquireOp.rollback(err)
 	}
-	if r.leftovers.MayBeEnqueued() && err != errRestart && r.leavePlace() {
-		return
-	}
-	r.rollBack(r.target, failed, err)
 }
 
 // chooseDelivery sets in the attempt whether the caller waits in the line, and how it is notified of a grant.
@@ -276,7 +269,7 @@ func (r *recordBackend) takePlaceLocked() {
 		return
 	}
 	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the queue with a field that it now replaces
-		if r.leftovers.ToRollBack(true) {
+		if r.leftovers.ToRollBack() {
 			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.Tries()})
 			r.leftovers = tenancy.Leftovers{}
 		}
@@ -296,7 +289,7 @@ func (r *recordBackend) takePlaceLocked() {
 
 // useFieldLocked makes the caller use field in its attempts from now on.
 func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
-	r.target.hold.asksLocked(field)
+	r.target.hold.AsksWith(field)
 	r.target.Field = field.ID
 }
 

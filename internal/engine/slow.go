@@ -1,8 +1,12 @@
 package engine
 
-// Slow locks: what internal/slow looks at, and how its reports become events.
+// Slow locks: holds that are old, and waits that take long, are reported while they last.
 //
-// Rules: the terms of an election, and its candidates, are meant to last (Traits.Lasting): they are left out everywhere.
+// Rules: one goroutine looks at all holds and waits once a second, while there are any of which warnings are wanted.
+// Whether a hold is to be reported follows from its age now and at the last look. So nothing is remembered for a hold or
+// a wait: they are found where they are. All reports go through the reporter, at most report.MostLines in any second;
+// the others are counted. The terms of an election, and its candidates, are meant to last (Traits.Lasting): they are
+// left out everywhere.
 
 import (
 	"cmp"
@@ -10,23 +14,206 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
-	"github.com/relock-go/relock/internal/slow"
+	"github.com/relock-go/relock/internal/report"
 )
 
-// mostFrames is how many frames of a stack are kept.
-const mostFrames = 32
+const (
+	mostFrames = 32              // how many frames of a stack are kept
+	slowPause  = time.Second     // between two looks
+	lookupTime = 2 * time.Second // how long one look asks Redis for holders
+)
 
-// A slowHost has the holds and waits of an engine for slow.Watch: it is a slow.Host.
-type slowHost struct{ *Engine }
+// A slowWatch looks for old holds and long waits. Only its goroutine uses the fields without a comment.
+type slowWatch struct {
+	*Engine
+	pending atomic.Int64 // reports that the reporter has not called yet
 
-// newWatch returns the slow.Watch of e.
-func (e slowHost) newWatch() *slow.Watch[*hold] {
-	return slow.New(slow.Config{
-		Hold: e.HoldWarning, Wait: e.WaitWarning,
-		Life: e.life, Now: e.watchdog.Now, Pause: e.Pause, Spawn: e.workers.Spawn, Later: e.reporter.Later,
-	}, e)
+	last  time.Duration        // when it last looked
+	names map[string]*slowName // the locks that callers wait for, and that were reported since they do, by name
+	lines report.LineLimit
+}
+
+// A slowName is a lock for which callers have waited without a break since a wait for it was reported. It is reported
+// again when the longest wait has doubled, or else, because the callers of a lock in demand may each wait somewhat too
+// long, when the time for which they have been waiting has doubled.
+type slowName struct {
+	since   time.Duration // when the first of them began to wait
+	due     time.Duration // how long they will have been waiting when it is reported again
+	longest time.Duration // the longest wait that was reported
+}
+
+// begins starts the goroutine if there are warnings. It is called after a new wait is there to be found, or a new hold
+// if there are warnings of holds, because stop relies on that. The caller may have mutexes.
+func (w *slowWatch) begins() {
+	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.slowWalks.Load() && w.slowWalks.CompareAndSwap(false, true) {
+		w.last, w.names = w.watchdog.Now(), nil
+		w.Spawn(w.run)
+	}
+}
+
+// slowWalkers returns the number of goroutines that look for slow locks.
+func (e *Engine) slowWalkers() int64 {
+	if e.slowWalks.Load() {
+		return 1
+	}
+	return 0
+}
+
+func (w *slowWatch) run() {
+	ended := false
+	defer func() {
+		if !ended { // a hook has ended the goroutine during a lookup
+			w.Spawn(w.run)
+		}
+	}()
+	for w.Pause(w.life, slowPause) == nil {
+		w.look()
+		if !w.isNeeded() && w.stop() {
+			break
+		}
+	}
+	ended = true
+}
+
+// stop reports whether the goroutine is to end. If there is a hold or a wait since the last look, whose call has found
+// that there is a goroutine, it goes on.
+func (w *slowWatch) stop() bool {
+	w.slowWalks.Store(false)
+	return !w.isNeeded() || !w.slowWalks.CompareAndSwap(false, true)
+}
+
+// isNeeded reports whether there is anything to look at.
+func (w *slowWatch) isNeeded() (needed bool) {
+	see := func(*hold, time.Duration) { needed = true }
+	if w.WaitWarning > 0 {
+		w.eachWaiting(see)
+	}
+	if w.HoldWarning > 0 {
+		w.eachHeld(see)
+	}
+	return needed
+}
+
+// look reports the locks that have become slow since the last look, or twice as slow as when they were last reported.
+// The slowest come first, and holds and waits take turns.
+func (w *slowWatch) look() {
+	now := w.watchdog.Now()
+	waits := w.longWaits(now)
+	holds := w.oldHolds(now, waits)
+	ctx, cancel := context.WithTimeout(w.life, lookupTime)
+	defer cancel()
+	for i := range max(len(holds), len(waits)) {
+		if i < len(holds) && w.allowed(now) {
+			h := holds[i]
+			held := now - heldSince(h)
+			w.later(func() { w.Events.SlowHold(h.subject(), held, h.stackOf()) })
+		}
+		if i < len(waits) && w.allowed(now) {
+			long := *waits[i]
+			if long.Holder == "" && w.Holder != nil {
+				long.Holder = w.Holder(ctx, long.Subject)
+			}
+			w.later(func() { w.Events.SlowWait(long) })
+		}
+	}
+	if n := w.lines.More(now); n > 0 {
+		w.later(func() { w.Events.SlowOmitted(n) })
+	}
+	w.last = now
+}
+
+// allowed reports whether another line may be reported. Lines that a slow Logger has not written yet count, too.
+func (w *slowWatch) allowed(now time.Duration) bool {
+	return w.lines.Allows(now, w.pending.Load() < report.MostLines)
+}
+
+func (w *slowWatch) later(line func()) {
+	w.pending.Add(1)
+	w.Later(func() {
+		defer w.pending.Add(-1)
+		line()
+	})
+}
+
+// oldHolds returns the holds that have become too old since the last look, the oldest first. It also notes the holders
+// in this process of the locks of waits.
+func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []*hold) {
+	if w.HoldWarning == 0 && len(waits) == 0 {
+		return nil
+	}
+	awaited := make(map[string]*SlowWait, len(waits))
+	for _, long := range waits {
+		awaited[long.Name] = long
+	}
+	others := make(map[*SlowWait]int)
+	w.eachHeld(func(h *hold, since time.Duration) {
+		if w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-since, now-since) {
+			all = append(all, h)
+		}
+		switch long := awaited[h.lock.Traits().Name]; {
+		case long == nil:
+		case long.Holder != "":
+			others[long]++
+		default:
+			long.Holder = fmt.Sprintf("%v of %s", h.owner.principal(), w.process())
+		}
+	})
+	for long, n := range others {
+		long.Holder += fmt.Sprintf(", and %d more here", n)
+	}
+	slices.SortFunc(all, func(a, b *hold) int { return cmp.Compare(heldSince(a), heldSince(b)) })
+	return all
+}
+
+// longWaits returns the locks for which a call has waited too long, and which are to be reported now, the longest wait
+// first.
+func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
+	if w.WaitWarning == 0 {
+		return nil
+	}
+	found := make(map[string]*SlowWait)
+	w.eachWaiting(func(h *hold, since time.Duration) {
+		long := found[h.lock.Traits().Name]
+		if long == nil {
+			long = new(SlowWait)
+			found[h.lock.Traits().Name] = long
+		}
+		if long.Waiters++; now-since >= long.Waited {
+			long.Subject, long.Waited = h.subject(), now-since
+		}
+	})
+	still := make(map[string]*slowName)
+	for of, long := range found {
+		known := w.names[of]
+		if known == nil {
+			known = &slowName{since: now - long.Waited}
+		}
+		if long.Waited >= w.WaitWarning && (now-known.since >= known.due || long.Waited/2 >= known.longest) {
+			known.due, known.longest = 2*(now-known.since), max(known.longest, long.Waited)
+			all = append(all, long)
+		}
+		if known.due > 0 {
+			still[of] = known
+		}
+	}
+	w.names = still
+	slices.SortFunc(all, func(a, b *SlowWait) int { return cmp.Compare(b.Waited, a.Waited) })
+	return all
+}
+
+// crossed reports whether a time that was before at the last look, and is after now, has reached limit, or limit
+// doubled any number of times, between the two looks.
+func crossed(limit, before, after time.Duration) bool {
+	if after < limit {
+		return false
+	}
+	for limit <= after/2 {
+		limit *= 2
+	}
+	return before < limit
 }
 
 // noteStack notes the stack of a call that has acquired h, unless it is a re-entry. It is called on the goroutine of
@@ -41,7 +228,7 @@ func (e *Engine) noteStack(h *hold) {
 	defer h.lockState.Unlock()
 	if h.Holds() {
 		h.stack = cmp.Or(h.stack, &stack)
-		e.slow.Begins()
+		e.slowBegins()
 	}
 }
 
@@ -59,13 +246,14 @@ func (e *Engine) Slowest() (holds, waits map[string]time.Duration) {
 			of[kind] = max(of[kind], now-since)
 		}
 	}
-	slowHost{e}.Held(longest(holds))
-	slowHost{e}.Waiting(longest(waits))
+	e.eachHeld(longest(holds))
+	e.eachWaiting(longest(waits))
 	return holds, waits
 }
 
-// Held calls f for each hold that is not meant to last, with the mutex of its lock state.
-func (e slowHost) Held(f func(h *hold, since time.Duration)) {
+// eachHeld calls f for each hold that is not meant to last, with the time when its owner began to hold the lock, and with the
+// mutex of its lock state.
+func (e *Engine) eachHeld(f func(h *hold, since time.Duration)) {
 	e.table.each(func(s *lockState) {
 		for h := range s.holds.all() {
 			if h.Holds() && !h.lock.Traits().Lasting {
@@ -75,9 +263,9 @@ func (e slowHost) Held(f func(h *hold, since time.Duration)) {
 	})
 }
 
-// Waiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the mutex
-// of the lock state.
-func (e slowHost) Waiting(f func(h *hold, since time.Duration)) {
+// eachWaiting calls f for each call that waits in a local queue, for the owner mutex of a hold, or for Redis, with the time
+// when it began to wait, and with the mutex of the lock state.
+func (e *Engine) eachWaiting(f func(h *hold, since time.Duration)) {
 	see := func(h *hold, since time.Duration) {
 		if !h.lock.Traits().Lasting {
 			f(h, since)
@@ -104,23 +292,6 @@ func (e slowHost) Waiting(f func(h *hold, since time.Duration)) {
 // if the request that acquired the lock was sent long before: a waiter in the line is granted the lock by a message.
 func heldSince(h *hold) time.Duration { return max(h.since, h.record.answeredAt) }
 
-func (slowHost) Name(h *hold) string { return h.lock.Traits().Name }
-
-func (e slowHost) Owner(h *hold) string {
-	return fmt.Sprintf("%v of %s", h.owner.principal(), e.process())
-}
-
-func (e slowHost) Holder(ctx context.Context, h *hold) string {
-	if e.Engine.Holder == nil {
-		return ""
-	}
-	return e.Engine.Holder(ctx, h.subject())
-}
-
-func (e slowHost) OldHold(h *hold, held time.Duration) {
-	e.Events.SlowHold(h.subject(), held, h.stackOf())
-}
-
 // stackOf returns the stack of the call that has acquired h; nil: it is not known.
 func (h *hold) stackOf() []uintptr {
 	h.lockState.Lock()
@@ -130,9 +301,3 @@ func (h *hold) stackOf() []uintptr {
 	}
 	return *h.stack
 }
-
-func (e slowHost) LongWait(w slow.LongWait[*hold]) {
-	e.Events.SlowWait(SlowWait{w.First.subject(), w.Waiters, w.Waited, w.Holder})
-}
-
-func (e slowHost) Omitted(n int) { e.Events.SlowOmitted(n) }

@@ -300,7 +300,7 @@ func TestLookupThatEndsItsGoroutine(t *testing.T) {
 		other.unlock(7)
 		<-done
 		pass(1001 * time.Millisecond)
-		assert.Zero(e.t, e.slow.AtWork())
+		assert.Zero(e.t, e.slowWalkers())
 		e.unlock(1)
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -335,7 +335,7 @@ func TestLaterWaitsAreReportedLikeTheFirst(t *testing.T) {
 			e.unlock(1)
 			pass(time.Hour)
 			assert.Len(e.t, l.longWaits(), before+5, "after 16 seconds")
-			assert.Zero(e.t, e.slow.AtWork())
+			assert.Zero(e.t, e.slowWalkers())
 		}
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -380,7 +380,7 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				holder.lock(7)
 				_, before, _ := l.lines()
 				done := e.lockLater(1)
-				assert.EqualValues(e.t, 1, e.slow.AtWork())
+				assert.EqualValues(e.t, 1, e.slowWalkers())
 				pass(1501 * time.Millisecond)
 				_, after, _ := l.lines()
 				assert.Equal(e.t, before+1, after)
@@ -390,7 +390,7 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				assert.Empty(e.t, waits, "it holds the lock")
 				e.unlock(1)
 				pass(1001 * time.Millisecond)
-				assert.Zero(e.t, e.slow.AtWork())
+				assert.Zero(e.t, e.slowWalkers())
 				assert.Zero(e.t, e.atWork()-holder.atWork(), "goroutines")
 			}
 		}
@@ -496,7 +496,7 @@ func TestSlowLocksCostNothingWithoutTheOptions(t *testing.T) {
 		assert.Zero(t, e.atWork(), "goroutines")
 		e.lock(1)
 		done := e.lockLater(2)
-		assert.Zero(t, e.slow.AtWork())
+		assert.Zero(t, e.slowWalkers())
 		e.unlock(1)
 		<-done
 		e.unlock(2)
@@ -539,4 +539,38 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call that begins to wait when the goroutine is about to end finds that there is one, and it goes on.
+func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	inSlowBubble(t, 0, time.Hour, func(e *bubbleEngine, _ *slowLog) {
+		w := slowWatch{Engine: e.Engine}
+		e.lock(1)
+		got := e.lockLater(2)
+		assert.False(t, w.stop(), "a call has begun to wait since the last look")
+		assert.EqualValues(t, 1, e.slowWalkers())
+		e.unlock(1)
+		<-got
+		assert.True(t, w.stop())
+		assert.Zero(t, e.slowWalkers())
+		e.unlock(2)
+	})
+}
+
+func TestCrossed(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for _, c := range []struct {
+		before, after time.Duration
+		want          bool
+	}{
+		{0, s - 1, false}, {s - 1, s, true}, {s, s + 1, false}, {s, 2*s - 1, false}, {s, 2 * s, true},
+		{2 * s, 4*s - 1, false}, {3 * s, 5 * s, true}, {0, 100 * s, true}, {64 * s, 100 * s, false}, {-s, s, true},
+		{1<<63 - 2, 1<<63 - 1, false}, {0, 1<<63 - 1, true},
+	} {
+		assert.Equal(t, c.want, crossed(s, c.before, c.after), "from %v to %v", c.before, c.after)
+	}
+	assert.False(t, crossed(1<<62, 0, 1<<62-1))
+	assert.True(t, crossed(1<<62, 0, 1<<62), "no overflow")
 }

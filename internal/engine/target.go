@@ -77,7 +77,7 @@ func (t *target) acquiredLocked(res Answer) {
 	h, sent := t.hold, res.Sent
 	e := h.lockState.engine
 	if !h.Asks() {
-		h.reenteredLocked()
+		h.Reentered()
 		t.mayLastLocked(e.watchdog.Now())
 		if !t.kept {
 			e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
@@ -150,7 +150,7 @@ func (t *target) confirmLocked(res Answer) error {
 	}
 	t.acquiredLocked(res)
 	if t.tells {
-		t.hold.toldLocked()
+		t.hold.Told()
 	}
 	return nil
 }

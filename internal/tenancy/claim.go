@@ -9,7 +9,7 @@ package tenancy
 //
 // Rules: each method that changes a claim is one event. A claim that was left a field is a user of it, from Adopting
 // until it was granted or given up. A claim that was granted has no field any more: its hold has it. An event that is
-// impossible in the state of the claim leaves everything as it is, and returns an error that wraps ErrImpossible.
+// impossible in the state of the claim leaves everything as it is: see Strict.
 
 import "fmt"
 
@@ -49,62 +49,53 @@ func (c *Claim) Wanted() bool { return c.state <= Adopted }
 // uses reports whether the claim is a user of its field.
 func (c *Claim) uses() bool { return c.state == Adopting || c.state == Adopted }
 
-// impossible returns the error of an event that cannot happen.
-func (c *Claim) impossible(event string) error {
-	return fmt.Errorf("%w: a claim that is %v %s", ErrImpossible, c.state, event)
+// can reports whether an event is possible, as ok says.
+func (c *Claim) can(ok bool, event string) bool {
+	return ok || impossible(fmt.Sprintf("a claim that is %v %s", c.state, event))
 }
 
 // AsksWith makes the caller ask with the field f from now on.
-func (c *Claim) AsksWith(f *Field) error {
-	if c.state != Asking {
-		return c.impossible("asks with another field")
+func (c *Claim) AsksWith(f *Field) {
+	if c.can(c.state == Asking, "asks with another field") {
+		c.field = f
 	}
-	c.field = f
-	return nil
 }
 
 // Adopts leaves the field f, and the record that it has in Redis, to the claim, which has to adopt them by an attempt of
 // its own. The claim uses f from now on.
-func (c *Claim) Adopts(f *Field) error {
-	if c.state != Asking {
-		return c.impossible("was left a field")
+func (c *Claim) Adopts(f *Field) {
+	if c.can(c.state == Asking, "was left a field") {
+		f.Use()
+		c.field, c.state = f, Adopting
 	}
-	f.Use()
-	c.field, c.state = f, Adopting
-	return nil
 }
 
 // Runs notes that the caller runs to which a record was left.
-func (c *Claim) Runs() error {
-	if c.state != Adopting {
-		return c.impossible("runs with a field that it was left")
+func (c *Claim) Runs() {
+	if c.can(c.state == Adopting, "runs with a field that it was left") {
+		c.state = Adopted
 	}
-	c.state = Adopted
-	return nil
 }
 
 // GivesUp notes that the caller does not acquire the lock.
-func (c *Claim) GivesUp() error {
-	if !c.Asks() {
-		return c.impossible("was given up")
+func (c *Claim) GivesUp() {
+	if !c.can(c.Asks(), "was given up") {
+		return
 	}
 	if c.uses() {
 		c.field.Leave()
 	}
 	c.state = GivenUp
-	return nil
 }
 
-// granted ends the claim: a hold with the field f begins, which is a user of f.
-func (c *Claim) granted(f *Field) error {
-	switch {
-	case !c.Asks():
-		return c.impossible("was granted")
-	case c.uses() && c.field != f:
-		return c.impossible("was granted another field")
-	case !c.uses():
+// granted ends the claim: a hold with the field f begins, which is a user of f. It reports whether that is possible.
+func (c *Claim) granted(f *Field) bool {
+	if !c.can(c.Asks() && !(c.uses() && c.field != f), "was granted a field") {
+		return false
+	}
+	if !c.uses() {
 		f.Use()
 	}
 	c.field, c.state = nil, Granted
-	return nil
+	return true
 }

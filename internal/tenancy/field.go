@@ -25,8 +25,8 @@ import (
 	"time"
 )
 
-// Strict makes events that are impossible panic, here and in internal/engine. Tests and the simulator set it before they
-// begin. In a service a user that was not counted leaves the field as it is.
+// Strict makes events that are impossible, and so are bugs, panic. Tests and the simulator set it before they begin. In
+// a service they leave everything as it is: that costs less than a crash.
 var Strict bool
 
 func impossible(what string) bool {

@@ -12,16 +12,12 @@ package tenancy
 //
 // Rules: each method that changes a hold is one event. A hold is a user of its field while it holds the lock: the events
 // begin and end the use. The hold count is 1 when the lock was acquired, and 0 when the hold has ended. An event that is
-// impossible in the state of the hold leaves everything as it is, and returns an error that wraps ErrImpossible.
+// impossible in the state of the hold leaves everything as it is: see Strict.
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 )
-
-// ErrImpossible is wrapped by the errors of events that cannot happen.
-var ErrImpossible = errors.New("bug in relock, please report it")
 
 // A State is the state of a hold. As a rule, it goes from None to Holding, and from there to Lost or Ended.
 type State uint8
@@ -83,55 +79,46 @@ func (h *Hold) Holds() bool { return h.state == Holding }
 // IsLost reports whether the hold was lost, and not released since.
 func (h *Hold) IsLost() bool { return h.state >= Lost && h.state <= LossReported }
 
-// becomes changes the state, if that is possible.
-func (h *Hold) becomes(next State) error {
-	if !slices.Contains(possible[h.state], next) {
-		return h.impossible(fmt.Sprintf("became %v", next))
+// becomes changes the state, if that is possible, and reports whether the owner does not hold the lock any more.
+func (h *Hold) becomes(next State) (left bool) {
+	if !h.can(slices.Contains(possible[h.state], next), next.String()) {
+		return false
 	}
-	used := h.Holds()
-	h.state = next
-	if used && !h.Holds() {
+	left, h.state = h.Holds(), next
+	if left {
 		h.field.Leave()
 	}
-	return nil
+	return left
 }
 
-// impossible returns the error of an event that cannot happen.
-func (h *Hold) impossible(event string) error {
-	return fmt.Errorf("%w: a hold that is %v %s", ErrImpossible, h.state, event)
+// can reports whether an event is possible, as ok says.
+func (h *Hold) can(ok bool, event string) bool {
+	return ok || impossible(fmt.Sprintf("a hold that is %v became %s", h.state, event))
 }
 
-// Acquired makes the owner hold the lock, which the claim c was granted, with the field f.
-func (h *Hold) Acquired(c *Claim, f *Field) error {
-	if h.state != None {
-		return h.impossible("was granted")
+// Acquired makes the owner hold the lock, which the claim c was granted, with the field f. It reports whether that is
+// possible.
+func (h *Hold) Acquired(c *Claim, f *Field) bool {
+	if !h.can(h.state == None, "acquired") || !c.granted(f) {
+		return false
 	}
-	err := c.granted(f)
-	if err == nil {
-		h.state, h.field, h.count = Holding, f, 1
-	}
-	return err
+	h.state, h.field, h.count = Holding, f, 1
+	return true
 }
 
 // Told notes that a call tells that it has the hold. It may have ended, or may have been lost, since it was acquired.
-func (h *Hold) Told() error {
-	if h.state == None {
-		return h.impossible("was told")
-	}
-	h.told = true
-	return nil
+func (h *Hold) Told() {
+	h.told = h.can(h.state != None, "told")
 }
 
 // IsTold reports whether Told was called.
 func (h *Hold) IsTold() bool { return h.told }
 
 // Reentered increments the hold count of a hold that was acquired once more.
-func (h *Hold) Reentered() error {
-	if !h.Holds() {
-		return h.impossible("was acquired once more")
+func (h *Hold) Reentered() {
+	if h.can(h.Holds(), "acquired once more") {
+		h.count++
 	}
-	h.count++
-	return nil
 }
 
 // Lowered decrements the hold count, and returns what is left. A hold that has ended stays as it is.
@@ -142,8 +129,9 @@ func (h *Hold) Lowered() (left int) {
 	return int(h.count)
 }
 
-// Lost notes that the owner has lost the lock. ranOut is set if an explicit lease has run out.
-func (h *Hold) Lost(ranOut bool) error {
+// Lost notes that the owner has lost the lock. ranOut is set if an explicit lease has run out. It reports whether the
+// owner has held the lock until now.
+func (h *Hold) Lost(ranOut bool) (left bool) {
 	if ranOut {
 		return h.becomes(Expired)
 	}
@@ -151,18 +139,14 @@ func (h *Hold) Lost(ranOut bool) error {
 }
 
 // Reported notes that an acquire returns the loss to the owner, if the hold was lost.
-func (h *Hold) Reported() error {
+func (h *Hold) Reported() {
 	if h.state == Lost || h.state == Expired {
-		return h.becomes(LossReported)
+		h.becomes(LossReported)
 	}
-	return nil
 }
 
-// Ended notes that the owner has released the lock.
-func (h *Hold) Ended() error {
-	err := h.becomes(Ended)
-	if err == nil {
-		h.count = 0
-	}
-	return err
+// Ended notes that the owner has released the lock. It reports whether the owner has held it until now.
+func (h *Hold) Ended() (left bool) {
+	left, h.count = h.becomes(Ended), 0
+	return left
 }

@@ -2,10 +2,8 @@ package tenancy
 
 // Leftovers: what the attempts of an acquire operation may have left in Redis that the caller does not hold.
 //
-// Rules: each attempt is noted when it has ended. When the operation ends,
-// its leftovers report whether something has to be rolled back. An operation that holds its locks rolls back only what
-// is there for certain, or may be there because of tries without an answer. An operation that has failed rolls back
-// everything that may be there.
+// Rules: each attempt is noted when it has ended. When the operation has failed, its leftovers report whether there may be
+// something to roll back.
 
 // Leftovers are what the attempts of one operation have left. The zero value belongs to an operation that has made no attempt.
 type Leftovers struct {
@@ -37,10 +35,8 @@ func (l *Leftovers) Inherits(tries int) {
 	l.MayEnqueue()
 }
 
-// ToRollBack reports whether something has to be rolled back. failed means that the operation holds nothing.
-func (l *Leftovers) ToRollBack(failed bool) bool {
-	return l.tries > 0 || l.entry || failed && (l.underWay || l.enqueued)
-}
+// ToRollBack reports whether something may have to be rolled back.
+func (l *Leftovers) ToRollBack() bool { return l.tries > 0 || l.entry || l.underWay || l.enqueued }
 
 // Delays reports whether the leftovers delay other clients, which wait behind them.
 func (l *Leftovers) Delays() bool { return l.entry || l.enqueued }

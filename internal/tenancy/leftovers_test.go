@@ -18,29 +18,29 @@ func TestLeftoversSayWhatHasToBeRolledBack(t *testing.T) {
 	type events []func(*Leftovers)
 	for name, c := range map[string]struct {
 		events
-		delays       bool // whether others wait behind what is left
-		held, failed bool // whether an operation that holds its locks, or one that has failed, has something to roll back
-		tries        int
+		delays bool // whether others wait behind what is left
+		failed bool // whether there may be something to roll back
+		tries  int
 	}{
 		"nothing was asked":              {},
 		"busy":                           {events: events{busy}},
 		"busy twice":                     {events: events{busy, busy}},
 		"busy, with a place in the line": {events: events{joins, busy}, delays: true, failed: true},
-		"busy, with an entry":            {events: events{queued}, delays: true, held: true, failed: true},
-		"an entry, and busy":             {events: events{queued, busy}, delays: true, held: true, failed: true},
-		"no answer":                      {events: events{silent}, held: true, failed: true, tries: 1},
-		"no answer twice":                {events: events{silent, silent}, held: true, failed: true, tries: 2},
-		"no answer, and busy":            {events: events{silent, busy}, held: true, failed: true, tries: 1},
+		"busy, with an entry":            {events: events{queued}, delays: true, failed: true},
+		"an entry, and busy":             {events: events{queued, busy}, delays: true, failed: true},
+		"no answer":                      {events: events{silent}, failed: true, tries: 1},
+		"no answer twice":                {events: events{silent, silent}, failed: true, tries: 2},
+		"no answer, and busy":            {events: events{silent, busy}, failed: true, tries: 1},
 		"the call left":                  {events: events{left}, failed: true, tries: 1},
 		"the call left after a busy":     {events: events{busy, left}, failed: true, tries: 1},
-		"the call left after no answer":  {events: events{silent, left}, held: true, failed: true, tries: 2},
-		"a grant that is not kept":       {events: events{busy, refused}, held: true, failed: true, tries: 1},
-		"a grant refused twice is one":   {events: events{refused, refused}, held: true, failed: true, tries: 1},
-		"refused after no answer":        {events: events{silent, silent, refused}, held: true, failed: true, tries: 2},
-		"the tries of the caller before": {events: events{inherits}, delays: true, held: true, failed: true, tries: 2},
-		"these tries, and one of its own": {events: events{inherits, silent}, delays: true, held: true, failed: true,
+		"the call left after no answer":  {events: events{silent, left}, failed: true, tries: 2},
+		"a grant that is not kept":       {events: events{busy, refused}, failed: true, tries: 1},
+		"a grant refused twice is one":   {events: events{refused, refused}, failed: true, tries: 1},
+		"refused after no answer":        {events: events{silent, silent, refused}, failed: true, tries: 2},
+		"the tries of the caller before": {events: events{inherits}, delays: true, failed: true, tries: 2},
+		"these tries, and one of its own": {events: events{inherits, silent}, delays: true, failed: true,
 			tries: 3},
-		"left, with an entry and in line": {events: events{joins, queued, left}, delays: true, held: true, failed: true,
+		"left, with an entry and in line": {events: events{joins, queued, left}, delays: true, failed: true,
 			tries: 1},
 		"in line, and nothing was asked yet": {events: events{joins}, delays: true, failed: true},
 	} {
@@ -48,8 +48,7 @@ func TestLeftoversSayWhatHasToBeRolledBack(t *testing.T) {
 		for _, e := range c.events {
 			e(&l)
 		}
-		assert.Equal(t, c.held, l.ToRollBack(false), "%s, and it holds its locks", name)
-		assert.Equal(t, c.failed, l.ToRollBack(true), "%s, and it has failed", name)
+		assert.Equal(t, c.failed, l.ToRollBack(), name)
 		assert.Equal(t, c.delays, l.Delays(), name)
 		assert.Equal(t, c.tries, l.LeavesTries(), "the tries of: %s", name)
 	}

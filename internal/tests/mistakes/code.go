@@ -139,7 +139,7 @@ var Code = []Mistake{
 		Name: "reentryUncounted", File: "internal/engine/target.go",
 		Omits: "A re-entry counts.",
 		Changes: []Change{{
-			`h.reenteredLocked()
+			`h.Reentered()
 `,
 			"",
 		}},
@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, t, a.leftovers.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -270,7 +270,7 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "leaverStaysQueued", File: "internal/engine/admit.go",
+		Name: "leaverStaysQueued", File: "internal/engine/entrance.go",
 		Omits: "A caller that gives up leaves the queue of its process.",
 		Changes: []Change{{
 			`gaveUpLocked(op, q, h, err)
@@ -348,12 +348,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	},
 	{
 		Name: "noPutBack", File: "internal/engine/attach.go",
-		Omits: "An Attach that gives up puts the hold back.",
-		Changes: []Change{{
-			`a.leftovers.ToRollBack(failed) {
-		a.giveUp()`,
-			"a.leftovers.ToRollBack(failed) {",
-		}},
+		Omits:   "An Attach that gives up puts the hold back.",
+		Changes: []Change{{"rollback(error) { a.giveUp() }", "rollback(error) {}"}},
 	},
 	{
 		Name: "detachedGoesOn", File: "internal/engine/detach.go",
