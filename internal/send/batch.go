@@ -143,7 +143,7 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 		return nil
 	}
 	if n := len(b.queue); n == 0 || len(b.queue[n-1].calls) == maxBatch {
-		b.queue = append(b.queue, &batch{done: make(chan struct{})})
+		b.queue = append(b.queue, &batch{calls: make([]*batchedCall, 0, 8), done: make(chan struct{})})
 	}
 	in := b.queue[len(b.queue)-1]
 	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
@@ -260,7 +260,7 @@ func (b *batches) end(one *batch) {
 // received returns the outcome of a call, and records what it says about Redis.
 func (b *batches) received(c *batchedCall) outcome {
 	o := c.outcome
-	o.err = b.sender.orNoConnection(o.err, &Request{Call: c.call}, c.in.ctx, ResendTime)
+	o.err = b.sender.orNoConnection(o.err, &c.call, c.in.ctx, ResendTime)
 	if o.err != nil && !Answered(o.err) {
 		b.mu.Lock()
 		b.cooldown = time.Now().Add(batchCooldown)

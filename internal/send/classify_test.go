@@ -102,14 +102,15 @@ func TestErrorsAreClassified(t *testing.T) {
 func TestEndOfTheTimeForAConnection(t *testing.T) {
 	over, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
-	r := &Request{Call: Call{Keys: []string{"a"}}}
+	c := &Call{Keys: []string{"a"}}
 	s := &Sender{config: Config{Exhausted: func(key string) bool { return key == "a" }}}
-	err := s.orNoConnection(over.Err(), r, over, time.Second)
+	err := s.orNoConnection(over.Err(), c, over, time.Second)
 	assert.ErrorIs(t, err, ErrNoConnection)
 	assert.ErrorIs(t, err, ErrPoolExhausted)
-	left, cancel := context.WithCancel(context.Background())
-	cancel()
-	assert.NotErrorIs(t, s.orNoConnection(left.Err(), r, left, time.Second), ErrNoConnection, "the caller has left")
+	left := tryCtx{limited{over, over}, new(detached)}
+	assert.ErrorIs(t, s.orNoConnection(over.Err(), c, left, time.Second), ErrNoConnection)
+	left.of.done.Store(true)
+	assert.Equal(t, over.Err(), s.orNoConnection(over.Err(), c, left, time.Second), "the caller's time")
 	unsynced := fmt.Errorf("%w: %w", ErrNotSynced, over.Err())
-	assert.Equal(t, unsynced, s.orNoConnection(unsynced, r, over, time.Second))
+	assert.Equal(t, unsynced, s.orNoConnection(unsynced, c, over, time.Second))
 }

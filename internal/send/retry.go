@@ -213,6 +213,9 @@ func (r *retry) leave(w *Wait, why error) Answer {
 	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
 		err = r.Explain(err, r.req.key())
 	}
+	if r.detached != nil {
+		r.detached.done.Store(ended != nil)
+	}
 	return r.answer(err, true)
 }
 

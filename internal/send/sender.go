@@ -146,13 +146,16 @@ type Request struct {
 // A FailureHandler is told on the goroutine of the caller that a try has failed.
 type FailureHandler interface{ HandleFailure() }
 
-// key returns a key of the request.
-func (r *Request) key() string {
+// first returns the first call of the request.
+func (r *Request) first() *Call {
 	if len(r.Pipeline) > 0 {
-		return r.Pipeline[0].Keys[0]
+		return &r.Pipeline[0]
 	}
-	return r.Call.Keys[0]
+	return &r.Call
 }
+
+// key returns a key of the request.
+func (r *Request) key() string { return r.first().Keys[0] }
 
 // An OrphanHandler receives the outcome of each try for which the caller no longer waits. It is called once for each,
 // on a goroutine that Close waits for, and may block.
@@ -281,17 +284,18 @@ func checkAnswer(answer any, err error) (any, error) {
 // runOnce makes a try without a bound. Its context ctx ends its wait for a connection, after about d.
 func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
 	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, r, ctx, d)
+	err = s.orNoConnection(err, r.first(), ctx, d)
 	return s.recorded(r, outcome{sent, value, err})
 }
 
-// orNoConnection returns err, or another error if err reports that the time of ctx is up. Only the wait for a connection
-// is bounded by ctx, and that for replicas, after the call.
-func (s *Sender) orNoConnection(err error, r *Request, ctx context.Context, d time.Duration) error {
-	if ctx.Err() != context.DeadlineExceeded || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) {
+// orNoConnection returns err, or another error if err reports the end of ctx, and the context of the caller is not done.
+// Only the wait for a connection is bounded by ctx, and that for replicas, after the call.
+func (s *Sender) orNoConnection(err error, c *Call, ctx context.Context, d time.Duration) error {
+	t, ofTry := ctx.(tryCtx)
+	if err == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) || ofTry && t.of.done.Load() {
 		return err
 	}
-	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), r.key())
+	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), c.Keys[0])
 }
 
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,

@@ -11,6 +11,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,7 @@ type detached struct {
 	sender *Sender
 	caller context.Context
 	wake   chan struct{} // has room for all tries that are under way
+	done   atomic.Bool   // the caller leaves because its context is done
 
 	mu        sync.Mutex // guards below, and try.ended
 	abandoned bool
@@ -38,7 +40,10 @@ type try struct {
 
 // A tryCtx also has the deadline of the caller, with which a Redis client with ContextTimeoutEnabled limits how long it
 // waits for an answer. Only the goroutine of the caller asks the caller's context whether it is done.
-type tryCtx struct{ limited }
+type tryCtx struct {
+	limited
+	of *detached
+}
 
 func (c tryCtx) Deadline() (time.Time, bool) {
 	by, _ := c.limited.Deadline()
@@ -56,7 +61,7 @@ func (r *retry) start(caller context.Context, bounded bool) {
 	t := &try{of: r.detached, req: r.req, resent: len(r.underWay) > 0, bounded: bounded}
 	t.outcome = outcome{sent: r.sent, err: ErrHookExited} // unless the goroutine continues
 	timed, cancel := context.WithTimeout(context.Background(), ConnectTime+ConnectTime/4)
-	t.ctx, t.cancel = tryCtx{limited{timed, caller}}, cancel
+	t.ctx, t.cancel = tryCtx{limited{timed, caller}, t.of}, cancel
 	r.underWay = append(r.underWay, t)
 	r.asking.Add(1)
 	r.config.Spawn(t.run)
