@@ -93,7 +93,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 		err = invalid("%d locks: a RedLock needs at least 3", len(members))
 	}
 	if err == nil {
-		err = checkNodes(members)
+		err = c.checkNodes(members)
 	}
 	if err == nil {
 		l.describe(members)
@@ -102,18 +102,17 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
-func checkNodes(members []member) error {
+func (c *Client) checkNodes(members []member) error {
 	var voters [][]member // the records of each node
-	for _, c := range members {
-		records := slices.DeleteFunc(flat([]member{c}, false), func(m member) bool { return m.in.record() == nil })
+	for _, node := range members {
+		records := slices.DeleteFunc(flat([]member{node}, false), func(m member) bool { return m.in.record() == nil })
 		for _, r := range records {
 			if r.in.record().Traits().Limits != (contract.Limits{}) {
-				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(c.Name()))
+				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(node.Name()))
 			}
-			client := r.in.client
-			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
-				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v",
-					shortName(c.Name()), s.Replicas, s.Within, s.Within)
+			if s := r.in.client.synced; s.Replicas > 0 && s.Within >= c.timeoutOf(node) {
+				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v, "+
+					"or that of the RedLock if it is a MultiLock", shortName(node.Name()), s.Replicas, s.Within, s.Within)
 			}
 			for _, others := range voters {
 				if at := slices.IndexFunc(others, r.onOneServer); at >= 0 {
@@ -124,6 +123,15 @@ func checkNodes(members []member) error {
 		voters = append(voters, records)
 	}
 	return checkTwice(members)
+}
+
+// timeoutOf returns how long a RedLock of c waits for the answer of a node: as long as the Client of the node says, if it
+// is one lock.
+func (c *Client) timeoutOf(node member) time.Duration {
+	if node.in.record() != nil {
+		return node.in.client.nodeTimeout
+	}
+	return c.nodeTimeout
 }
 
 // redLock has the data of a RedLock.
@@ -156,13 +164,13 @@ func (l *redLock) describe(members []member) {
 		n := &redNode{
 			Locker:    c.Locker,
 			id:        fmt.Sprintf("%p", c.Locker),
-			timeout:   l.client.nodeTimeout,
+			timeout:   l.client.timeoutOf(c),
 			locks:     locks,
 			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.in.record() != nil {
-			n.id, n.timeout = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID), c.in.client.nodeTimeout
+			n.id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
 		}
 		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
