@@ -77,16 +77,7 @@ func (a *acquireOp) finish(op *waitOptions) error {
 // back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
-	defer func() {
-		a.subscription.leave()
-		if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
-			a.leftovers.GrantNotKept()
-			a.engine.callersLeft(&a.target, 0, true)
-		}
-		if (err != nil || !returned) && a.leftovers.ToRollBack() {
-			a.backend.rollback(err)
-		}
-	}()
+	defer func() { a.leave(err, err != nil || !returned) }()
 	for {
 		if err = a.backend.admit(); err == nil { // 1
 			a.asking = true
@@ -107,6 +98,18 @@ func (a *acquireOp) run() (res Answer, err error) {
 			err = send.WithLast(err, a.cause)
 		}
 		return res, err
+	}
+}
+
+// leave ends the subscription, and rolls back what attempts have left if the operation has failed.
+func (a *acquireOp) leave(err error, failed bool) {
+	a.subscription.leave()
+	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
+		a.leftovers.GrantNotKept()
+		a.engine.callersLeft(&a.target, 0, true)
+	}
+	if failed && a.leftovers.ToRollBack() {
+		a.backend.rollback(err)
 	}
 }
 

@@ -99,9 +99,8 @@ func (r *retry) run(w *Wait) Answer {
 	}
 }
 
-// failed records a try that ended with an error, and prepares to send the request again, in a pause or at once; whole is
-// its call. It returns false if there is no use.
-func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
+// noteError records a try that ended with an error. over is the error of the caller's context.
+func (r *retry) noteError(o outcome, over error) {
 	if MayHaveRun(o.err) {
 		r.known.Unknown++
 	}
@@ -109,10 +108,16 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 		r.known.Lost++
 	}
 	r.replied = r.replied || Answered(o.err)
-	over := w.Ctx.Err()
 	if over == nil || !errors.Is(o.err, over) { // otherwise go-redis has noticed it as well
 		r.last = o
 	}
+}
+
+// failed records a try that ended with an error, and prepares to send the request again, in a pause or at once; whole is
+// its call. It returns false if there is no use.
+func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
+	over := w.Ctx.Err()
+	r.noteError(o, over)
 	switch {
 	case over != nil:
 		return true // the caller leaves

@@ -152,10 +152,6 @@ func (q *fairQueue) asked(at, last int64) {
 	q.Must(locktest.Second(pipe.Exec(ctx)))
 }
 
-func (q *fairQueue) givesUp(waiter string) {
-	q.Must(locktest.Second(locktest.Send(q.client, q.lock.RollBack(contract.Attempt{Field: waiter, HoldCount: 1}))))
-}
-
 // check checks the queue, and the timeouts that Java counts from.
 func (q *fairQueue) check(what string) {
 	q.Helper()
