@@ -153,7 +153,7 @@ func orSilence(err error) error {
 }
 
 // errAddress does not contain the error of the parser, which may contain the password.
-var errAddress = badUsage("the address of the Redis does not have the form redis://user:password@host:port/db")
+var errAddress = badUsage("the address of the Redis, --url or $REDIS_URL, does not have the form redis://user:password@host:port/db; --addr takes host:port")
 
 // options returns the options for the server at address, or at addr if address is "".
 func (p place) options(address, addr string) (*redis.Options, error) {

@@ -242,7 +242,7 @@ func (j *job) notAcquired() string {
 	if j.permits > 0 {
 		why = "others hold its permits, or wait for them"
 	}
-	return text + ", because " + why + "; relockctl show shows who"
+	return text + ", because " + why + "; relockctl show " + shellWord(j.name) + " shows who"
 }
 
 // tryAcquire acquires the lock, within the wait. A wait also ends with false if Redis has been lost meanwhile, which is
