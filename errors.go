@@ -107,9 +107,6 @@ func (e *QuorumError) Unwrap() []error {
 // errTimeUp ends a wait whose time is over. TryLock returns false for it.
 var errTimeUp = send.ErrTimeUp
 
-// errReply is the error for an answer that no script of this package returns.
-var errReply = send.ErrReply
-
 func invalid(format string, args ...any) error { return send.Invalid(format, args...) }
 
 var errNilContext = invalid("ctx is nil")

@@ -211,7 +211,7 @@ func FuzzReplies(f *testing.F) {
 		for _, err := range []error{err, err1} {
 			testredis.CheckText(t, err)
 			if err != nil {
-				assert.ErrorIs(t, err, errReply)
+				assert.ErrorIs(t, err, send.ErrReply)
 				assert.False(t, transient(err), "%v", err)
 			}
 		}
@@ -326,7 +326,7 @@ func FuzzInspect(f *testing.F) {
 		r, err := inspect.Parse(answer)
 		testredis.CheckText(t, err)
 		if err != nil {
-			assert.ErrorIs(t, err, errReply)
+			assert.ErrorIs(t, err, send.ErrReply)
 			assert.False(t, transient(err), "%v", err)
 			return
 		}
@@ -342,7 +342,7 @@ func FuzzInspect(f *testing.F) {
 		i, err := inspection(&r)
 		testredis.CheckText(t, err)
 		if err != nil {
-			assert.True(t, errors.Is(err, ErrNotALock) || r.Free != "" && errors.Is(err, errReply), "%v", err)
+			assert.True(t, errors.Is(err, ErrNotALock) || r.Free != "" && errors.Is(err, send.ErrReply), "%v", err)
 			return
 		}
 		assert.Equal(t, r.Free != "", i.Type == TypeSemaphore)
@@ -555,7 +555,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.EqualValues(t, 1500, r.Permits[0].Ends)
 	for _, bad := range []any{nil, int64(1), "", list(), good[:8]} {
 		_, err := inspect.Parse(bad)
-		assert.ErrorIs(t, err, errReply, "%v", bad)
+		assert.ErrorIs(t, err, send.ErrReply, "%v", bad)
 	}
 	for i := range good {
 		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)),
@@ -563,7 +563,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 			bad := slices.Clone(good)
 			bad[i] = part
 			_, err := inspect.Parse(bad)
-			assert.ErrorIs(t, err, errReply, "part %d: %v", i, part)
+			assert.ErrorIs(t, err, send.ErrReply, "part %d: %v", i, part)
 		}
 	}
 }
