@@ -332,7 +332,7 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 							}
 							ctx, cancel := context.WithCancel(ctx)
 							if rng.IntN(3) == 0 {
-								time.AfterFunc(time.Duration(rng.IntN(15))*time.Millisecond, cancel)
+								time.AfterFunc(time.Duration(1+rng.IntN(15))*time.Millisecond, cancel)
 							}
 							ok, err := e.acquire(ctx, lock, o, q)
 							if !ok {

@@ -144,15 +144,18 @@ local function check_queue(q)
 end
 
 -- Replaces the list of waiters by this one. The first writes change nothing. They need no memory, or fail before the
--- list is lost.
+-- list is lost. The list goes on to expire together with the timeouts, or not at all if there is only Java.
 local function replace_list(q, stay)
-    if redis.call('pttl', q.waiters) > 0 then
-        redis.call('pexpire', q.waiters, queue_life)
+    local left = redis.call('pttl', q.waiters)
+    if left > 0 then
+        redis.call('pexpire', q.waiters, left)
     end
     redis.call('rpush', q.waiters, '')
     redis.call('del', q.waiters)
     in_parts('rpush', q.waiters, stay)
-    redis.pcall('pexpire', q.waiters, queue_life)
+    if left > 0 then
+        redis.pcall('pexpire', q.waiters, left)
+    end
 end
 
 -- Stores a place, and fields and values that follow.
