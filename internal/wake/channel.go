@@ -103,7 +103,7 @@ func (l *link) answer(name string, s state, err error) (then func()) {
 	copy(l.asked[1:], l.asked[:i]) // i is 0 as a rule
 	if l.asked = l.asked[1:]; len(l.asked) == 0 {
 		l.unanswered = time.Time{}
-	} else {
+	} else if i == 0 { // otherwise an earlier one has got no answer of its own
 		l.unanswered = time.Now()
 	}
 	if s == pending {

@@ -37,7 +37,7 @@ type link struct {
 
 	renewedAt time.Time     // when Renew last replaced the connection
 	keep      time.Duration // how long it keeps the one that followed
-	// unanswered is when the first of the outstanding subscriptions was sent, or Redis last answered one, on this
+	// unanswered is when the first of the outstanding subscriptions was sent, or the one before it was answered, on this
 	// connection or one before it that was not answered; zero: there is none.
 	unanswered time.Time
 	conn
