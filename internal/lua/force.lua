@@ -23,7 +23,8 @@ local _, holder = check_record(lock)
 if seen and not seen[holder] then
     return {0, 0, 0}
 end
-local line = open_line(lock, KEYS[2], KEYS[3], '') -- before the lock is released, because it may refuse
+local line = open_line(lock, KEYS[2], KEYS[3], holder) -- before the lock is released, because it may refuse
+leave(line, holder) -- it may have acquired the lock with one key, and has its place still
 redis.call('del', lock)
 if not pass_on(lock, line, tokens, channel, how, nil) then
     announce(how, channel, '0')
