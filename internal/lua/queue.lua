@@ -180,7 +180,9 @@ local function move_up(q, leaving)
                 java, timeout = true, left > 0 and redis.call('zscore', q.timeouts, waiter)
             end
             if timeout then
-                timeout = tonumber(timeout) - left * q.wait_timeout
+                -- If those that left have outlived their timeouts, so would this one. Redisson does not shorten it then.
+                local least = math.min(timeout, q.now + (#stay + 0.5) * q.wait_timeout)
+                timeout = math.max(timeout - left * q.wait_timeout, least)
                 redis.call('zadd', q.timeouts, ms(timeout), waiter)
                 if before and is_relocks(before) then
                     redis.call('zadd', q.timeouts, 'xx', 'lt', ms(timeout - q.wait_timeout), before)
