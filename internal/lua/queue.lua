@@ -180,7 +180,7 @@ local function move_up(q, leaving)
                 java, timeout = true, left > 0 and redis.call('zscore', q.timeouts, waiter)
             end
             if timeout then
-                -- If those that left have outlived their timeouts, so would this one. Redisson does not shorten it then.
+                -- Redisson does not shorten it if those that left have outlived theirs: it would be over, too.
                 local least = math.min(timeout, q.now + (#stay + 0.5) * q.wait_timeout)
                 timeout = math.max(timeout - left * q.wait_timeout, least)
                 redis.call('zadd', q.timeouts, ms(timeout), waiter)
