@@ -86,10 +86,10 @@ type Hub struct {
 // ErrUnanswered matches the error that refused gets if subscriptions are not answered.
 var ErrUnanswered = errors.New("the server answers no subscription")
 
-// New returns a Hub without channels. The Hub calls refused with each channel that Redis does not allow, with "" if
-// Redis does not allow a subscription to end, and with ErrUnanswered and a channel each time that a connection is given
-// up after connections that are asked for subscriptions have been closed or silent for some seconds. The calls are made
-// on goroutines that read messages or connect, so refused must not block.
+// New returns a Hub without channels. The Hub calls refused with each channel that Redis does not allow, and with "" if
+// Redis does not allow a subscription to end. If connections have answered no subscription for some seconds, because
+// they were closed or stayed silent, it calls refused with ErrUnanswered and a channel each time that one of them is
+// given up. The calls are made on goroutines that read messages or connect, so refused must not block.
 func New(r Router, log *slog.Logger, refused func(channel string, err error)) *Hub {
 	h := &Hub{
 		router:   r,
@@ -103,9 +103,9 @@ func New(r Router, log *slog.Logger, refused func(channel string, err error)) *H
 	return h
 }
 
-// PingEvery sets how often a connection is pinged, which is not more than once a second: while anybody waits, and while
-// it has the channel called quiet alone, for whose messages nobody waits. If only that channel is not answered,
-// refused is not called. PingEvery is called before the first Join.
+// PingEvery sets how often a connection is pinged, which is not more than once a second: while goroutines wait, and
+// while it has the channel called quiet alone, for whose messages no goroutine waits. If only that channel is not
+// answered, refused is not called. PingEvery is called before the first Join.
 func (h *Hub) PingEvery(waiting, alone time.Duration, quiet string) {
 	h.ping, h.rarely, h.quiet = waiting, alone, quiet
 }
@@ -117,13 +117,24 @@ func (h *Hub) Join(name string) *Listener {
 
 // JoinFor is like Join, for a channel wake that receives wake-ups from other sources, too.
 func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
+	if l := h.tryJoin(wake, name, nil); l != nil {
+		return l
+	}
 	home := h.router.Node(name)
+	return h.tryJoin(wake, name, &home)
+}
+
+// tryJoin is JoinFor for a channel that has a link, or gets that of home. It returns nil if there is neither.
+func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
 	if ch == nil {
+		if home == nil {
+			return nil
+		}
 		ch = &channel{name: name, ready: make(chan struct{})}
-		h.placeLocked(ch, home)
+		h.placeLocked(ch, *home)
 	}
 	return h.joinLocked(wake, ch)
 }
