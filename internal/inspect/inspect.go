@@ -1,5 +1,5 @@
-// Package inspect reads what the script any_inspect dumps: all data that Redis has of a lock. It says what they are, and not
-// what they mean: package relock does. Durations are in milliseconds, and times are milliseconds of the Unix epoch, by the
+// Package inspect reads what the script any_inspect dumps: all data that Redis has of a lock. What the data mean is the
+// affair of package relock. Durations are in milliseconds, and times are milliseconds of the Unix epoch, by the
 // clock of Redis.
 //
 // Rules: data that no lock writes are an error, and not a lock without holders.
@@ -77,7 +77,7 @@ func (r *Lock) NotALock(field string) error {
 type Waiter struct {
 	Field                       string
 	Deadline, AliveUntil, Since int64 // 0: there is none
-	Listeners                   int64 // 1: somebody would hear its grant; 0: nobody; else it is not known
+	Listeners                   int64 // 1: its client would hear a grant; 0: it would not; else this is not known
 }
 
 func (p *reader) waiter(parts []any) Waiter {
@@ -90,8 +90,9 @@ func (p *reader) waiter(parts []any) Waiter {
 	return w
 }
 
-// Owner reads a field: it returns the Client, and the owner there. The form uuid:owner:number is of this package. The form
-// uuid:thread is of Redisson, which may append the ID of a transaction. A field of another form has no Client, and is the owner itself.
+// Owner reads a field: it returns the Client, and the owner there. The form uuid:owner:number is of relock. The form
+// uuid:thread is of Redisson, which may append the ID of a transaction. A field of another form has no Client, and is the
+// owner itself.
 func Owner(field string) (client, owner string) {
 	const id = 36 // bytes of a UUID
 	if len(field) <= id || field[id] != ':' || uuid.Validate(field[:id]) != nil {

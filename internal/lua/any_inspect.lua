@@ -45,7 +45,7 @@ if type(counter) == 'string' then
     local free, taken, now = free_permits(lock), KEYS[7], now_ms()
     check_permits(taken)
     local permits, expired = members(taken, 0, most_shown + 1), 0
-    if #permits > 2 * most_shown then -- those that have expired are left out, but for one, which shows what the key is
+    if #permits > 2 * most_shown then -- those that have expired are left out, except one, which shows what the key is
         expired = math.max(0, redis.call('zcount', taken, '-inf', ms(now)) - 1)
         permits = members(taken, expired, most_shown + 2)
         local last = redis.call('zrevrange', taken, 0, 0, 'withscores')

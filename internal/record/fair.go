@@ -1,5 +1,7 @@
 package record
 
+// Fair locks.
+
 import (
 	"time"
 

@@ -1,5 +1,7 @@
 package record
 
+// Plain locks.
+
 import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/send"

@@ -1,7 +1,7 @@
-// Package record has what the lock types have in Redis: the names of keys and channels, the scripts, and the limits and
-// times that the scripts know, too.
+// Package record has the lock types as data: the names of their keys and channels, the calls of their scripts, how the
+// replies read, and the limits and times that the scripts know, too.
 //
-// Rules: nothing in this package changes after init, sends a request, or knows a Client.
+// Rules: nothing in this package changes once it is made, or sends a request.
 package record
 
 import "time"

@@ -1,5 +1,7 @@
 package record
 
+// The halves of read/write locks.
+
 import (
 	"fmt"
 	"slices"

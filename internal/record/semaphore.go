@@ -1,5 +1,7 @@
 package record
 
+// Semaphores.
+
 import (
 	"fmt"
 	"time"
@@ -61,7 +63,7 @@ func (l *Semaphore) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcom
 	}
 	g, err := l.Lock.ReadReply(a, r)
 	g.Differs, g.Stored = differs, stored
-	g.Total = max(total, 1) // as fits in permit.lua: whoever wants one permit waits for it, even if there are none
+	g.Total = max(total, 1) // as fits in permit.lua: a caller that wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
 		g.Token, g.More = 0, int(r[1])
 	}

@@ -1,5 +1,7 @@
 package route
 
+// What go-redis tells of a Redis client: its options, its pools, and where it leads.
+
 import (
 	"fmt"
 	"reflect"

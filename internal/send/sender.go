@@ -281,7 +281,7 @@ func checkAnswer(answer any, err error) (any, error) {
 	return answer, err
 }
 
-// runOnce makes a try without a bound. Its context ctx ends its wait for a connection, after about d.
+// runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about d.
 func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
 	value, err := s.runTransport(ctx, r)
 	err = s.orNoConnection(err, r.first(), ctx, d)
