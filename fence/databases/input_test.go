@@ -6,8 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 
@@ -35,34 +33,6 @@ func TestMissingTableNamesTheWaysToCreateIt(t *testing.T) {
 		require.NoError(t, err)
 		assert.NoError(t, s.add(t.Context(), 1, 1))
 	})
-}
-
-// The table of an earlier version has to be changed first, by the statement of the page, and that version can still use it.
-func TestTableOfAnEarlierVersionGetsItsColumn(t *testing.T) {
-	const column = "ALTER TABLE relock_fences ADD COLUMN admissions BIGINT NOT NULL DEFAULT 0;"
-	page, err := os.ReadFile("../../docs/fencing.md")
-	require.NoError(t, err)
-	require.Contains(t, string(page), column)
-	s := databases[1].store(t, sql.LevelRepeatableRead)
-	s.exec(t, "INSERT INTO numbers VALUES (1, 0)")
-	s.exec(t, "DROP TABLE fences")
-	s.exec(t, "CREATE TABLE fences (resource VARBINARY(255) NOT NULL PRIMARY KEY, token BIGINT NOT NULL) ENGINE = InnoDB")
-	s.exec(t, "INSERT INTO fences VALUES (?, 34)", resource(1))
-	require.NoError(t, s.fences.Create(t.Context(), s.db))
-	err = s.add(t.Context(), 1, 35)
-	assert.ErrorContains(t, err, "Unknown column")
-	assert.ErrorContains(t, err, "admissions")
-	assert.NotErrorIs(t, err, fence.ErrStale)
-	assert.Equal(t, 0, s.value(t, 1))
-
-	s.exec(t, strings.Replace(column, "relock_fences", "fences", 1))
-	assert.ErrorIs(t, s.add(t.Context(), 1, 33), fence.ErrStale)
-	assert.NoError(t, s.add(t.Context(), 1, 34))
-	s.exec(t, "INSERT INTO fences (resource, token) VALUES (?, 35) ON DUPLICATE KEY UPDATE token = token", "new")
-	s.exec(t, "UPDATE fences SET token = 35 WHERE resource = ?", resource(1))
-	assert.ErrorIs(t, s.add(t.Context(), 1, 34), fence.ErrStale)
-	assert.NoError(t, s.add(t.Context(), 1, 35))
-	assert.Equal(t, 2, s.value(t, 1))
 }
 
 // Replicas of a service start at the same time, and each calls Create.
