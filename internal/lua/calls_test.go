@@ -18,7 +18,7 @@ var storyCalls = map[string][2]string{
 	"lock_rename":       {"lock places", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock order places token", "channel how seen"},
-	"inspect":           {"lock", "field mode"},
+	"inspect":           {"lock", "field mode | prefix"},
 	"tombstone_remove":  {"places", "field"},
 	"fair_acquire":      {fairKeys, "field lease wait turns how count waits asked whole"},
 	"fair_force":        {fairKeys, "wait turns how seen"},
@@ -36,7 +36,6 @@ var storyCalls = map[string][2]string{
 	"semaphore_inspect": {"lock taken", "field | permits"},
 	"read_rename":       {"lock wplaces", "from to lease until ends splits prefix late"},
 	"read_renew":        {"lock", "field lease exact prefix"},
-	"read_inspect":      {"lock", "field prefix"},
 	"rw_force":          {rwKeys, "half prefix rwchannel how seen"},
 }
 

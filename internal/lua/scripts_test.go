@@ -166,7 +166,7 @@ func TestScriptContracts(t *testing.T) {
 			once, then := runsOf(t, name)
 			first := announcesLast(b, s.call)
 			after := dataOf(b)
-			reads := strings.HasSuffix(name, "inspect") && name != "read_inspect"
+			reads := strings.HasSuffix(name, "inspect")
 			wrote := !alike(after, state)
 			assert.False(t, reads && wrote, "%s writes", name)
 			assert.NotRegexp(t, lasting, after, "%s leaves a key of relock without a lease", name)
