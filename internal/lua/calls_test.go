@@ -19,7 +19,6 @@ var storyCalls = map[string][2]string{
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock order places token", "channel how seen"},
 	"inspect":           {"lock", "field mode | prefix"},
-	"tombstone_remove":  {"places", "field"},
 	"fair_acquire":      {fairKeys, "field lease wait turns how count waits asked whole"},
 	"fair_force":        {fairKeys, "wait turns how seen"},
 	"fair_release":      {fairKeys, "field wait turns how | left late rollback"},

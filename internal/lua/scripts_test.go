@@ -118,9 +118,6 @@ func situationsOf(mine, theirs contract.Record, me, them, more string) []situati
 		{"is released by force", []send.Call{take}, mine.Force()},
 		{"is released by force for one who waits", []send.Call{take, wait}, mine.Force()},
 	}
-	if unbury := theirs.Unbury(their.Field); unbury.Script != nil {
-		all = append(all, situation{"removes a tombstone", []send.Call{take, theirs.RollBack(late)}, unbury})
-	}
 	return all
 }
 

@@ -243,9 +243,7 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 	case 17:
 		one = pick(b, l.Renew(end.Field, a.Lease, b.oneIn(2)), l.Rename(to))
 	case 18:
-		if one = l.Unbury(end.Field); one.Script == nil {
-			one = l.Force()
-		}
+		one = l.Force()
 	}
 	one.Args = slices.Clone(one.Args)
 	for i, arg := range one.Args {
@@ -265,7 +263,7 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 func (b *twinBench) happens(kinds []makesRecord) {
 	name := lockName
 	line, what := record.WritersLineKeys(name), ""
-	if c := pick(b, kinds...)(b.clients[0], name).Unbury(""); len(c.Keys) > 0 && c.Keys[0] != line[1] {
+	if c := pick(b, kinds...)(b.clients[0], name).Rename(contract.Rename{}); c.Keys[1] != line[1] {
 		line = record.LineKeys(name)
 	}
 	do := func(text string, command ...any) {
