@@ -242,8 +242,6 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 		one = l.RollBack(end)
 	case 17:
 		one = pick(b, l.Renew(end.Field, a.Lease, b.oneIn(2)), l.Rename(to))
-	case 18:
-		one = l.Force()
 	}
 	one.Args = slices.Clone(one.Args)
 	for i, arg := range one.Args {
