@@ -246,22 +246,24 @@ func (p *tape) records() any {
 	score := func() []any {
 		return []any{field(), []string{"1795263771220", "1.7e12", "inf", "-inf", "nan", "0", p.text()}[p.pick(7)]}
 	}
+	waiting := func() []any {
+		since := []string{"0", "1795263771000", p.text()}[p.pick(3)]
+		return append(score(), score()[1], since, int64(p.pick(3)-1))
+	}
 	answer := []any{
 		p.integer() % inspect.LatestTime, p.integer(),
 		list(func() []any { return []any{field(), value(), p.integer()} }),
-		int64(p.pick(2)),
-		list(func() []any {
-			return append(score(), score()[1], []string{"", "1795263771", p.text()}[p.pick(3)], int64(p.pick(3)-1))
-		}),
-		int64(p.pick(4)),
 		[]string{"", "1795263771220007", value()}[p.pick(3)],
 		"", []any{},
 	}
+	for range 3 {
+		answer = append(answer, int64(p.pick(4)), list(waiting), list(score))
+	}
 	if p.pick(4) == 3 { // a semaphore
-		answer[7], answer[8] = []string{"0", "7", "-2", value()}[p.pick(4)], list(score)
+		answer[4], answer[5] = []string{"0", "7", "-2", value()}[p.pick(4)], list(score)
 	}
 	if p.pick(8) == 7 {
-		answer[p.pick(9)] = p.value(3)
+		answer[p.pick(len(answer))] = p.value(3)
 	}
 	return answer
 }
@@ -528,17 +530,13 @@ func TestClusterKeysOfALockShareASlot(t *testing.T) {
 
 func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	list := func(all ...any) []any { return all }
-	good := list(
-		int64(1),
-		int64(2),
-		list("f", "1", int64(2)),
-		int64(1),
-		list("f", "1.5e3", "0", "", int64(-1), "g", "-inf", "9e15", "99999999999999999", int64(1)),
+	none := []any{int64(0), list(), list()}
+	queue := list(
 		int64(3),
-		"",
-		"",
-		list("f", "1.5e3"),
+		list("f", "", "0", "0", int64(-1), "g", "", "9e15", "99999999999999999", int64(2)),
+		list("f", "1.5e3", "g", "-inf"),
 	)
+	good := slices.Concat(list(int64(1), int64(2), list("f", "1", int64(2)), "", "", list("f", "1.5e3")), queue, none, none)
 	r, err := inspect.Parse(good)
 	require.NoError(t, err)
 	assert.Len(t, r.Entries, 1)
@@ -553,11 +551,11 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.Equal(t, 9999, g.Since.UTC().Year())
 	assert.Equal(t, ReachableYes, g.Reachable)
 	assert.EqualValues(t, 1500, r.Permits[0].Ends)
-	for _, bad := range []any{nil, int64(1), "", list(), good[:8]} {
+	for _, bad := range []any{nil, int64(1), "", list(), good[:14]} {
 		_, err := inspect.Parse(bad)
 		assert.ErrorIs(t, err, send.ErrReply, "%v", bad)
 	}
-	for i := range good {
+	for i := range 9 { // those of a fair lock
 		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)),
 			list(list())} {
 			bad := slices.Clone(good)

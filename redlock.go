@@ -197,7 +197,6 @@ func (l *redLock) Traits() *contract.Traits { return &l.traits }
 
 // The calls of a RedLock are carried out by the vote that has their field.
 
-func (*redLock) Unbury(string) call              { return call{} }
 func (*redLock) Channel(contract.Attempt) string { return "" }
 
 // The answers of calls.

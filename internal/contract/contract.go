@@ -142,9 +142,6 @@ type Commands interface {
 	// RollBack undoes attempt a, and also removes the entry and the place in the line that it may have left. The reply is
 	// {1, ...} if Redis had the hold.
 	RollBack(a Attempt) send.Call
-	// Unbury removes the tombstone that Release or RollBack has left for field. The call has no script if the lock type
-	// leaves no tombstones.
-	Unbury(field string) send.Call
 	// Renew sets the lease of a hold. Only if exact is set, it may also shorten the lease. The reply is {1, ...}, or
 	// {-1, ...} if Redis does not have the hold.
 	Renew(field string, lease time.Duration, exact bool) send.Call

@@ -215,11 +215,10 @@ func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
 	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, a.engine
 	r, err := answer.Reply()
 	effect := late.Effect{Acquires: true, Lease: e.WatchdogTimeout}
-	drop := e.late.Heard(a.to, effect, !send.MayRunLater(answer.Err))
+	e.late.Heard(a.to, effect, !send.MayRunLater(answer.Err))
 	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
 		a.putBack(context.Background())
 	}
-	e.unbury(drop)
 }
 
 // errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.

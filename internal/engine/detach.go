@@ -130,9 +130,6 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 	call := h.commands().Rename(contract.Rename{From: h.Field().ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
 	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
 	r, err := answer.Reply()
-	if buries && err == nil {
-		e.buried(h.commands(), h.Field().ID)
-	}
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
 		e.tellLoss(h.subject(), x.held, LossError(errGone), errGone)

@@ -45,7 +45,6 @@ func (l *fakeLock) call(verb string, args ...any) send.Call {
 
 func (l *fakeLock) Channel(contract.Attempt) string { return "channel:" + l.key }
 func (l *fakeLock) Grants(contract.Attempt) string  { return "" }
-func (l *fakeLock) Unbury(string) send.Call         { return send.Call{} }
 func (l *fakeLock) Acquire(a contract.Attempt) send.Call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount, a.TokensWanted(l.traits.Fenced))
 }

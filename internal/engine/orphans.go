@@ -34,9 +34,8 @@ func (a *acquireOp) orphansOf(t target) *orphans {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := o.target.readResult(&answer)
-	drop := o.engine.heard(&o.target, answer.Err)
+	o.engine.heard(&o.target, answer.Err)
 	o.rollBackOrphan(o.target, res, err)
-	o.engine.unbury(drop)
 }
 
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another

@@ -150,12 +150,9 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 			e.workers.Spawn(func() { r.clear(1) })
 		}
 	}()
-	answer, keeps, expires, buries := r.send(&wait)
+	answer, keeps, expires := r.send(&wait)
 	reply, err := answer.Reply()
 	there, unknown := reply[0] == 1, answer.Unknown
-	if buries && err == nil {
-		e.buried(r.commands(), r.Field().ID)
-	}
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
@@ -208,18 +205,18 @@ func (r releasing) foundGone(why error) error {
 }
 
 // send sends the request that sets the hold count in Redis. keeps reports that the request leaves the record in Redis
-// for the rest of MinHold instead, expires is that of askToKeep, and late reports that it leaves a tombstone.
-func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires, late bool) {
+// for the rest of MinHold instead, and expires is that of askToKeep.
+func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires bool) {
 	e := r.lockState.engine
 	if r.count == 0 {
 		if rest := r.beginMinHold(); rest > 0 {
 			answer, expires = r.askToKeep(wait, rest, time.Now())
-			return answer, true, expires, false
+			return answer, true, expires
 		}
 	}
-	late = r.count == 0 && e.late.MayAcquire(r.Field().ID)
+	late := r.count == 0 && e.late.MayAcquire(r.Field().ID)
 	call := r.commands().Release(contract.Release{Field: r.Field().ID, HoldCount: r.count, Late: late, Share: e.shareTime()})
-	return e.sender.Do(wait, send.Request{Call: call}, time.Now()), false, false, late
+	return e.sender.Do(wait, send.Request{Call: call}, time.Now()), false, false
 }
 
 // end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy

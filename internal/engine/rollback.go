@@ -6,8 +6,7 @@ package engine
 //
 // Rules: a rollback sets a state and adds nothing, so it may run twice, and late. internal/late knows for each field
 // the tries that may still run although no caller waits for them. Only if one of them acquires does a release or a
-// rollback leave a tombstone in Redis (internal/lua/tombstones.lua). The tombstone is removed when none of them can run
-// any more.
+// rollback leave a tombstone in Redis (internal/lua/tombstones.lua), which lasts for longer than any of them can run.
 
 import (
 	"context"
@@ -102,22 +101,14 @@ func (e *Engine) repeat(
 	unknown int,
 	undo func(mayRun bool) send.Call,
 ) error {
-	buried := false
-	defer func() {
-		if buried {
-			e.buried(kind, field)
-		}
-	}()
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
 			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
 		}
 		op.Deadline = time.Now().Add(UnlockTime)
-		mayRun := e.late.MayAcquire(field)
-		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(mayRun)}, time.Now())
+		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(e.late.MayAcquire(field))}, time.Now())
 		r, err := answer.Reply()
-		buried = buried || mayRun && err == nil
 		there := r[0] == 1
 		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the caller decides
 			return err
@@ -155,29 +146,8 @@ func (e *Engine) callersLeft(t *target, orphans int, lost bool) {
 	e.late.Left(t.Field, t.effect(), orphans, lost)
 }
 
-// heard notes the outcome of a try of the attempt t whose caller has left, which ended with err. It returns the call that
-// removes a tombstone which is no longer needed, if there is one.
-func (e *Engine) heard(t *target, err error) (drop send.Call) {
-	drop = e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
+// heard notes the outcome of a try of the attempt t whose caller has left, which ended with err.
+func (e *Engine) heard(t *target, err error) {
+	e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
 	t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
-	return drop
-}
-
-// buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with
-// this field can run any more.
-func (e *Engine) buried(kind contract.Record, field string) {
-	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
-		e.workers.Spawn(func() { e.unbury(drop) })
-	}
-}
-
-// unbury makes the call that removes a tombstone, if there is one. It sends the request once: a tombstone that stays
-// because Redis does not answer costs other scripts hardly anything, and expires.
-func (e *Engine) unbury(drop send.Call) {
-	if drop.Script == nil {
-		return
-	}
-	w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}
-	w.Deadline = time.Now().Add(send.ResendTime)
-	_ = e.sender.Once(&w, send.Request{Call: drop})
 }

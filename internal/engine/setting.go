@@ -4,8 +4,7 @@ package engine
 //
 // Rules: a setting has a field of its own, as an attempt does, although it acquires nothing. Its script leaves a
 // tombstone of the field, and a run that finds one changes nothing. So a try that runs late, after another one was
-// answered, does not undo a setting that was made since. If no try is answered, a rollback leaves the tombstone. It is
-// removed as soon as no try can run any more.
+// answered, does not undo a setting that was made since. If no try is answered, a rollback leaves the tombstone.
 
 import (
 	"context"
@@ -42,15 +41,12 @@ func (e *Engine) Set(ctx context.Context, kind contract.Record, call func(field 
 // asked notes what is known of the tries of x.
 func (x setting) asked(answer *send.Answer) {
 	x.late.Left(x.field, x.effect(), answer.Orphans, answer.Lost > 0)
-	switch {
-	case answer.Err == nil:
-		x.buried(x.kind, x.field)
-	case x.late.MayAcquire(x.field):
+	if answer.Err != nil && x.late.MayAcquire(x.field) {
 		x.rollBackSoon(x.kind, contract.Attempt{Field: x.field, HoldCount: 1, Lease: x.WatchdogTimeout})
 	}
 }
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
 func (x setting) HandleOrphan(_ time.Time, _ any, err error) {
-	x.unbury(x.late.Heard(x.field, x.effect(), !send.MayRunLater(err)))
+	x.late.Heard(x.field, x.effect(), !send.MayRunLater(err))
 }

@@ -1,6 +1,6 @@
-// Package inspect reads what the script any_inspect dumps: all data that Redis has of a lock. What the data mean is the
-// affair of package relock. Durations are in milliseconds, and times are milliseconds of the Unix epoch, by the
-// clock of Redis.
+// Package inspect reads what the script any_inspect dumps: all data that Redis has of a lock. It finds out who waits; what
+// the rest means is the affair of package relock. Durations are in milliseconds, and times are milliseconds of the Unix
+// epoch, by the clock of Redis.
 //
 // Rules: data that no lock writes are an error, and not a lock without holders.
 package inspect
@@ -73,21 +73,43 @@ func (r *Lock) NotALock(field string) error {
 	)
 }
 
-// A Waiter is a waiter of the reply: see internal/lua/waiters.lua.
+// A Waiter is one that waits for the lock. A time of 0 is not known, or there is none.
 type Waiter struct {
-	Field                       string
-	Deadline, AliveUntil, Since int64 // 0: there is none
-	Listeners                   int64 // 1: its client would hear a grant; 0: it would not; else this is not known
+	Field      string // of the hold that it waits for; it ends with :write if that is a write lock
+	Deadline   int64  // when Java gives its place in the queue of a fair lock away
+	AliveUntil int64  // when it is overdue, or the heartbeat of a writer expires
+	Since      int64  // it has waited at least since then
+	Listeners  int64  // 1: its client would hear a grant; 0: it would not; -1: this is not known
 }
 
-func (p *reader) waiter(parts []any) Waiter {
-	w := Waiter{p.text(parts[0]), p.score(parts[1]), p.score(parts[2]), 0, p.integer(parts[4])}
-	if since := p.text(parts[3]); since != "" {
-		seconds, err := strconv.ParseInt(since, 10, 64)
-		p.bad = p.bad || err != nil
-		w.Since = min(max(seconds, 0), LatestTime/1000) * 1000
+// waiters reads the number of those who wait, the first of them, and a zset: of a fair lock the deadlines, of a line the
+// heartbeats of writers. Writers that have no place are behind the line, if the whole line is known.
+func (p *reader) waiters(r *Lock, parts []any) {
+	n, times := p.integer(parts[0]), p.scores(parts[2])
+	for e := range p.tuples(parts[1], 5) {
+		w := Waiter{p.text(e[0]), 0, p.score(e[2]), p.score(e[3]), min(p.integer(e[4]), 1)}
+		if field := p.text(e[1]); r.Fair {
+			w.Deadline = times[w.Field]
+		} else if strings.HasPrefix(field, w.Field+":") {
+			beat := strings.TrimSuffix(field, record.WriteSuffix)
+			w.Field, w.AliveUntil = field, times[beat]
+			delete(times, beat) // it is one waiter
+		} else {
+			n-- // it has no place, and does not count
+			continue
+		}
+		r.Waiters = append(r.Waiters, w)
 	}
-	return w
+	r.Waiting += n
+	for _, e := range r.Entries {
+		delete(times, e.Field)
+	}
+	for e := range p.tuples(parts[2], 2) {
+		if field := p.text(e[0]); !r.Fair && n <= record.MostWaiters && times[field] > r.Now {
+			r.Waiters = append(r.Waiters, Waiter{field + record.WriteSuffix, 0, times[field], 0, -1})
+			r.Waiting++
+		}
+	}
 }
 
 // Owner reads a field: it returns the Client, and the owner there. The form uuid:owner:number is of relock. The form
@@ -120,25 +142,32 @@ const LatestTime = 253402300799999
 // Parse reads the reply of internal/lua/any_inspect.lua.
 func Parse(answer any) (Lock, error) {
 	parts, _ := answer.([]any)
-	if len(parts) != 9 {
+	if len(parts) != 15 {
 		return Lock{}, send.Unexpected(answer)
 	}
 	var p reader
 	r := Lock{
 		Now: p.integer(parts[0]), TTL: p.integer(parts[1]),
-		Fair: p.integer(parts[3]) == 1, Waiting: p.integer(parts[5]),
-		Token: p.text(parts[6]),
-		Free:  p.text(parts[7]),
+		Token: p.text(parts[3]), Free: p.text(parts[4]),
 	}
 	for e := range p.tuples(parts[2], 3) {
 		r.Entries = append(r.Entries, Entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})
 	}
-	for e := range p.tuples(parts[8], 2) {
+	for e := range p.tuples(parts[5], 2) {
 		r.Permits = append(r.Permits, Permit{p.text(e[0]), max(p.score(e[1]), 1)})
 	}
-	for w := range p.tuples(parts[4], 5) {
-		r.Waiters = append(r.Waiters, p.waiter(w))
+	r.Fair = r.Free == "" && (p.integer(parts[6]) > 0 || len(p.scores(parts[8])) > 0) &&
+		!slices.ContainsFunc(r.Entries, func(e Entry) bool { return e.Field == "mode" })
+	switch {
+	case r.Fair:
+		p.waiters(&r, parts[6:])
+	case r.Free == "":
+		p.waiters(&r, parts[9:])
+		p.waiters(&r, parts[12:])
+	default:
+		p.waiters(&r, parts[9:])
 	}
+	r.Waiters = r.Waiters[:min(len(r.Waiters), record.MostWaiters)]
 	if p.bad || r.Now < 0 || r.Now > LatestTime {
 		return Lock{}, send.Unexpected(answer)
 	}
@@ -168,6 +197,15 @@ func (p *reader) tuples(part any, n int) iter.Seq[[]any] {
 		list = nil
 	}
 	return slices.Chunk(list, n)
+}
+
+// scores reads a zset.
+func (p *reader) scores(part any) map[string]int64 {
+	all := make(map[string]int64)
+	for e := range p.tuples(part, 2) {
+		all[p.text(e[0])] = p.score(e[1])
+	}
+	return all
 }
 
 // score reads the score of a member of a sorted set, or "0" if there is none. Another program may have written any

@@ -12,10 +12,8 @@
 //   - Longest: may the key still get another lease, and which one at most?
 //
 // Rules: no request shortens the lease of a field that is in use, so a try that runs late cannot do that either. A field
-// that has ended is never used again. So when the outcomes of all its tries are known, nothing can run any more, and
-// the tombstone is removed. After a connection has failed, a try may be on its way for as long as a tombstone lasts
-// (Life). The tombstone then stays, even if the field is buried a second time because two rollbacks of it were under
-// way. A try whose outcome is known does nothing any more; its handler notes what it has done (see hold.mayLastLocked in
+// that has ended is never used again. After a connection has failed, a try may be on its way for as long as a tombstone
+// lasts (Life). A try whose outcome is known does nothing any more; its handler notes what it has done (see hold.mayLastLocked in
 // internal/engine).
 package late
 
@@ -23,8 +21,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/relock-go/relock/internal/send"
 )
 
 // Life is for how long a request may be on its way after its connection has failed, and how long a tombstone lasts: see
@@ -54,7 +50,6 @@ type requestsOf struct {
 	all       tries
 	acquiring tries         // those of them that acquire
 	longest   time.Duration // the longest lease that one of them may set
-	drop      send.Call     // removes the tombstone of the field; without a script: Redis has none
 }
 
 // none reports whether the outcomes of all tries are known. That of one may have been recorded before its caller is known
@@ -93,14 +88,14 @@ func (r *Requests) Left(field string, x Effect, orphans int, lost bool) {
 }
 
 // Heard records the outcome of one try with field, which could do x. known reports whether it is certain that the try
-// has run or never will. If the tombstone of field is no longer needed, Heard returns the call that removes it.
-func (r *Requests) Heard(field string, x Effect, known bool) (drop send.Call) {
+// has run or never will.
+func (r *Requests) Heard(field string, x Effect, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.addLocked(field, x, -1, !known)
+	r.addLocked(field, x, -1, !known)
 }
 
-func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop send.Call) {
+func (r *Requests) addLocked(field string, x Effect, open int, lost bool) {
 	f := r.fields[field]
 	if f == nil {
 		f = new(requestsOf)
@@ -118,9 +113,6 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop 
 	if x.Acquires {
 		f.acquiring.add(open, until)
 	}
-	if f.acquiring.none() {
-		drop, f.drop = f.drop, send.Call{}
-	}
 	if f.none() {
 		delete(r.fields, field)
 	}
@@ -128,7 +120,6 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) (drop 
 		r.noteLostLocked(until)
 	}
 	r.n.Store(int64(len(r.fields)))
-	return drop
 }
 
 // noteLostLocked notes that one more try was lost, which may run until then. A sweep takes time for each field, so it
@@ -191,19 +182,6 @@ func (r *Requests) Longest(field string) (lease time.Duration) {
 		}
 	})
 	return lease
-}
-
-// Buried records that Redis has a tombstone of field, which drop removes. It reports whether the tombstone is already
-// unnecessary.
-func (r *Requests) Buried(field string, drop send.Call) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.fields[field]
-	if f == nil || f.acquiring.none() {
-		return true
-	}
-	f.drop = drop // used with the last outcome, unless tries were lost
-	return false
 }
 
 // Fields returns the number of fields that have such tries.

@@ -8,55 +8,48 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/permute"
-	"github.com/relock-go/relock/internal/send"
 )
 
 var (
 	acquire = Effect{Acquires: true, Lease: time.Minute}
 	extend  = Effect{Lease: time.Hour}
-	drop    = send.Call{Script: send.NewScript("return 1")}
 )
 
 // The outcome of a try may be recorded before its caller is known to have left.
 func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	var l Requests
-	assert.Nil(t, l.Heard("one", acquire, true).Script)
+	l.Heard("one", acquire, true)
 	assert.False(t, l.MayAcquire("one"))
 	l.Left("one", acquire, 2, false)
-	assert.True(t, l.MayAcquire("one"))
-	assert.False(t, l.Buried("one", drop), "the other try may run")
-	assert.NotNil(t, l.Heard("one", acquire, true).Script)
+	assert.True(t, l.MayAcquire("one"), "the other try may run")
+	l.Heard("one", acquire, true)
 	assert.False(t, l.MayAcquire("one"))
 	assert.Empty(t, l.fields)
-	assert.True(t, l.Buried("one", drop), "the last outcome was heard before")
 
 	l.Left("one", acquire, 1, true)
-	assert.Nil(t, l.Heard("one", acquire, true).Script)
+	l.Heard("one", acquire, true)
 	assert.True(t, l.MayAcquire("one"), "the try that was lost")
-	assert.False(t, l.Buried("one", drop), "the tombstone stays")
 
 	l.Left("two", acquire, 2, false)
-	assert.False(t, l.Buried("two", drop))
-	assert.Nil(t, l.Heard("two", acquire, false).Script)
-	assert.Nil(t, l.Heard("two", acquire, true).Script, "a try was lost")
-	assert.False(t, l.Buried("two", drop), "buried once more, by another rollback: the try that was lost may still run")
-	assert.True(t, l.MayAcquire("two"))
+	l.Heard("two", acquire, false)
+	l.Heard("two", acquire, true)
+	assert.True(t, l.MayAcquire("two"), "a try was lost")
 }
 
-// A request that only sets a lease needs no tombstone, and keeps none; but the key may get its lease.
+// A request that only sets a lease needs no tombstone; but the key may get its lease.
 func TestOnlyAcquiringTriesNeedATombstone(t *testing.T) {
 	var l Requests
 	assert.Zero(t, l.Longest("x"))
 	l.Left("x", extend, 1, false)
 	assert.Equal(t, extend.Lease, l.Longest("x"))
 	assert.False(t, l.MayAcquire("x"))
-	assert.True(t, l.Buried("x", drop))
 
 	l.Left("x", acquire, 1, false)
-	assert.False(t, l.Buried("x", drop))
-	assert.NotNil(t, l.Heard("x", acquire, true).Script, "nothing acquires any more")
+	assert.True(t, l.MayAcquire("x"))
+	l.Heard("x", acquire, true)
+	assert.False(t, l.MayAcquire("x"), "nothing acquires any more")
 	assert.Equal(t, extend.Lease, l.Longest("x"))
-	assert.Nil(t, l.Heard("x", extend, true).Script, "the tombstone was removed before")
+	l.Heard("x", extend, true)
 	assert.Zero(t, l.Longest("x"))
 	assert.Empty(t, l.fields)
 }
@@ -84,7 +77,6 @@ func TestOrderOfEventsDoesNotMatter(t *testing.T) {
 			}
 			assert.Equal(t, lost, l.MayAcquire("x"), "%s: %v", name, order)
 			assert.Equal(t, lost, l.Longest("x") > 0, "%s: %v", name, order)
-			assert.Equal(t, !lost, l.Buried("x", drop), "%s: %v", name, order)
 			assert.Equal(t, lost, l.Fields() == 1, "%s: %v", name, order)
 		})
 	}
@@ -134,7 +126,6 @@ func TestTryThatIsLostDuringASweepIsKnown(t *testing.T) {
 	}
 	l.Left("x", acquire, 0, true)
 	assert.True(t, l.MayAcquire("x"))
-	assert.False(t, l.Buried("x", drop), "the tombstone stays")
 	assert.False(t, l.sweep.IsZero())
 }
 
@@ -147,8 +138,7 @@ func TestLostTryIsForgottenBesideAnOpenOne(t *testing.T) {
 	f.all.lost, f.acquiring.lost = f.all.lost.Add(-2*Life), f.acquiring.lost.Add(-2*Life)
 	l.sweep = l.sweep.Add(-2 * Life)
 	assert.True(t, l.MayAcquire("x"), "one is open")
-	assert.False(t, l.Buried("x", drop))
-	assert.NotNil(t, l.Heard("x", acquire, true).Script)
+	l.Heard("x", acquire, true)
 	assert.Zero(t, l.Fields())
 }
 
@@ -157,13 +147,12 @@ func TestLostTryIsForgottenBesideAnOpenOne(t *testing.T) {
 func TestOpenTryIsKnownBesideARequestThatIsHeardFirst(t *testing.T) {
 	var l Requests
 	l.Left("x", acquire, 1, false)
-	assert.Nil(t, l.Heard("x", extend, true).Script)
+	l.Heard("x", extend, true)
 	assert.True(t, l.MayAcquire("x"), "before the caller of the other one has left")
 	l.Left("x", extend, 1, false)
 	assert.True(t, l.MayAcquire("x"), "after that")
 	assert.Equal(t, extend.Lease, l.Longest("x"))
-	assert.False(t, l.Buried("x", drop), "the try may still run")
-	assert.NotNil(t, l.Heard("x", acquire, true).Script)
+	l.Heard("x", acquire, true)
 	assert.Zero(t, l.Fields())
 }
 

@@ -59,8 +59,6 @@ func (l *fakeLock) Grants(contract.Attempt) string { return "" }
 
 func (l *fakeLock) Rename(contract.Rename) send.Call { return send.Call{} }
 
-func (l *fakeLock) Unbury(string) send.Call { return send.Call{} }
-
 func (l *fakeLock) Acquire(a contract.Attempt) send.Call {
 	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
 }

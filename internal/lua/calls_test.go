@@ -18,8 +18,7 @@ var storyCalls = map[string][2]string{
 	"lock_rename":       {"lock places", "from to lease until ends late"},
 	"renew":             {"lock", "field lease exact"},
 	"force":             {"lock order places token", "channel how seen"},
-	"inspect":           {"lock", "field mode"},
-	"tombstone_remove":  {"places", "field"},
+	"inspect":           {"lock", "field mode | prefix"},
 	"fair_acquire":      {fairKeys, "field lease wait turns how count waits asked whole"},
 	"fair_force":        {fairKeys, "wait turns how seen"},
 	"fair_release":      {fairKeys, "field wait turns how | left late rollback"},
@@ -36,7 +35,6 @@ var storyCalls = map[string][2]string{
 	"semaphore_inspect": {"lock taken", "field | permits"},
 	"read_rename":       {"lock wplaces", "from to lease until ends splits prefix late"},
 	"read_renew":        {"lock", "field lease exact prefix"},
-	"read_inspect":      {"lock", "field prefix"},
 	"rw_force":          {rwKeys, "half prefix rwchannel how seen"},
 }
 

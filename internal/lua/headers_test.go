@@ -38,7 +38,7 @@ func TestScriptHeaders(t *testing.T) {
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(
 			t,
-			[]string{"acquire", "release", "rename", "renew", "remove", "force", "set", "inspect"},
+			[]string{"acquire", "release", "rename", "renew", "force", "set", "inspect"},
 			verb,
 			"the verb of %s",
 			f,

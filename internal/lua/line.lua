@@ -115,16 +115,6 @@ local function leave(line, field)
     end
 end
 
--- The same, of a lock that the script has just acquired: if this fails, the record is deleted, whose only fields
--- follow.
-local function leave_held(line, field, ...)
-    local left, why = pcall(leave, line, field)
-    if not left then
-        undo(line.lock, ...)
-        error(why, 0)
-    end
-end
-
 -- The third number of the answer "busy", which internal/contract/standing.go takes apart: 1 plus four for each of the
 -- places ahead if the caller has a place; 2 if only the channel of the lock tells when it is released, because a holder
 -- does not use the line; 3 if the server does not know the subscription of the caller; else 0.

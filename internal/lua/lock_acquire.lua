@@ -96,7 +96,6 @@ end
 return answer(function()
 local lease, pttl = tonumber(ARGV[2]), redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
@@ -128,7 +127,7 @@ elseif not mine and (pttl ~= -2 or order and redis.call('exists', order, waits) 
             return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
-    leave_line = function() leave_held(line, field, field) end
+    leave(line, field)
 end
 
 if hold_count == '1' and not token then
@@ -139,9 +138,6 @@ if not mine then
     begin_lease(lock, ARGV[2], field)
 elseif pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
-end
-if leave_line then
-    leave_line()
 end
 return {1, token or 0, following or 0}
 end, {'hash', 'zset', 'hash', 'string'})

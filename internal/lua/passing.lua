@@ -95,15 +95,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
--- What the answer to a release says of the hand-off: 1 if pass_on has returned a client, to; 2 if this user may not
--- publish to the next one; else 0. line may be nil.
-local function passed(line, to)
-    if to then
-        return 1
-    end
-    return line and line.mute and 2 or 0
-end
-
 -- Publishes that the lock is free to clients that have no place: once in each hand-off window, or always if any of them
 -- is subscribed on this server; returns the number of connections that received it. That is not known if a replica may
 -- have some, or if the user may not ask. A hand-off window that began in the future has ended: the clock was set back,
@@ -145,8 +136,8 @@ local function release_to_all(line, channel, how, message, window, always)
 end
 
 -- Ends the wait and the hold of field in the line, and has pass(line) pass on the lock: that function returns the
--- client that was granted the lock, or nil. Returns the same number as passed. An error in the line must not stop a
--- release.
+-- client that was granted the lock, or nil. Returns what the answer to a release says of the hand-off: 1 if there is such
+-- a client, 2 if this user may not publish to the next one, else 0. An error in the line must not stop a release.
 local function leave_and_pass(lock, order, waits, field, late, pass)
     local line, to = nil, nil
     try(function()
@@ -157,5 +148,5 @@ local function leave_and_pass(lock, order, waits, field, late, pass)
         end
         to = pass(line)
     end)
-    return passed(line, to)
+    return to and 1 or line and line.mute and 2 or 0
 end

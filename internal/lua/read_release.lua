@@ -79,12 +79,16 @@ drop_leases(KEYS[4], prefix, field, 1, hold_count)
 if living == 0 then
     --[[with counter token clients grant line passing writer]]
     redis.call('del', lock)
-    local line = try(function() return open_line(lock, KEYS[3], KEYS[4], field) end)
-    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
-    if heard == 0 and not to then
+    local heard = 0
+    local passed_on = leave_and_pass(lock, KEYS[3], KEYS[4], field, false, function(line)
+        local to
+        heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
+        return to
+    end)
+    if heard == 0 and passed_on ~= 1 then
         heard = announce_release(how, channel, '0')
     end
-    return {1, heard, to and 1 or 0}
+    return {1, heard, passed_on}
 end
 redis.call('hdel', lock, field)
 if living then

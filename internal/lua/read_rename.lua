@@ -68,9 +68,7 @@ if hold_count == 0 then
 elseif splits and redis.call('hlen', lock) > most_holds then
     return {-2, 0, now}
 end
-if not splits then
-    redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
-end
+redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
 redis.call('hset', lock, to, 1)
 if not splits then
     redis.call('hdel', lock, from)

@@ -134,12 +134,8 @@ local asker = joined and client_of(id)
 local to = not ahead and line.size > 0 and pass_permits(free, taken, line, channel, how, asker)
 local takes = wants and count_free(free) >= #ids and not line.short
 if takes then
+    leave(line, id)
     take_permits(free, taken, ids, now + lease)
-    local done, why = pcall(leave, line, id)
-    if not done then -- the place would be granted permits that are held already
-        return_permits(free, taken, ids, #ids)
-        error(why, 0)
-    end
     if line.size > 0 and (ahead or to) then -- else no place fits
         pass_permits(free, taken, line, channel, how, nil)
     end

@@ -19,19 +19,14 @@ return answer(function()
 local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
-local before = free_permits(free)
+free_permits(free)
 check_permits(taken)
 local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
 if request and is_buried(line.waits, request) then
     return {1, 0, 0}
 end
 drop_expired(free, taken, now_ms())
-local available = permits - redis.call('zcard', taken)
-if before then
-    redis.call('incrby', free, available - count_free(free))
-else
-    redis.call('set', free, ms(available))
-end
+redis.call('set', free, ms(permits - redis.call('zcard', taken)), 'KEEPTTL')
 if request then
     bury(line.waits, request) -- the number is set, and what it makes available passes to the line
 end

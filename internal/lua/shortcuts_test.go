@@ -208,7 +208,7 @@ func (b *twinBench) attempt(c *Client, reads bool) contract.Attempt {
 	return contract.Attempt{
 		Field: b.field(c, reads, 5), Lease: pick[time.Duration](b, 3, 20, 60) * time.Second, HoldCount: 1 + b.rng.IntN(6)/5,
 		Delivery: pick(b, contract.Barge, contract.Defer, contract.Push, contract.Push, contract.Push, contract.Poll),
-		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(10), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
+		Asked:    uint64(1 + b.rng.IntN(9)), Late: b.oneIn(20), NoWait: b.oneIn(4), AdoptsRecord: b.oneIn(4),
 		Share: pick[time.Duration](b, 0, time.Second, time.Hour),
 	}
 }
@@ -227,7 +227,7 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 	if end.Field == "" || b.oneIn(2) {
 		end.Field = strings.Replace(a.Field, strings.Split(a.Field, "+")[0], b.field(c, reads, 8), 1)
 	}
-	release := contract.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(10), Share: a.Share}
+	release := contract.Release{Field: end.Field, HoldCount: b.rng.IntN(6) / 5, Late: b.oneIn(20), Share: a.Share}
 	number := strings.LastIndexByte(end.Field, ':') + 1
 	to := contract.Rename{
 		From: end.Field, To: end.Field[:number] + "9" + end.Field[number:], Lease: a.Lease, Late: b.oneIn(2),
@@ -242,10 +242,6 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 		one = l.RollBack(end)
 	case 17:
 		one = pick(b, l.Renew(end.Field, a.Lease, b.oneIn(2)), l.Rename(to))
-	case 18:
-		if one = l.Unbury(end.Field); one.Script == nil {
-			one = l.Force()
-		}
 	}
 	one.Args = slices.Clone(one.Args)
 	for i, arg := range one.Args {
@@ -265,7 +261,7 @@ func (b *twinBench) request(kinds []makesRecord) (send.Call, string) {
 func (b *twinBench) happens(kinds []makesRecord) {
 	name := lockName
 	line, what := record.WritersLineKeys(name), ""
-	if c := pick(b, kinds...)(b.clients[0], name).Unbury(""); len(c.Keys) > 0 && c.Keys[0] != line[1] {
+	if c := pick(b, kinds...)(b.clients[0], name).Rename(contract.Rename{}); c.Keys[1] != line[1] {
 		line = record.LineKeys(name)
 	}
 	do := func(text string, command ...any) {

@@ -145,14 +145,14 @@ if hold_count == '1' and not token then
     token, following = draw_token(tokens, mine and tonumber(ARGV[11] or 1))
 end
 redis.call('zrem', writers, field, read_field)
+if line then
+    leave(line, write_field)
+end
 redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mine then
     extend(lock, lease)
 else
     begin_lease(lock, ms(lease), 'mode', write_field)
-end
-if line then
-    leave_held(line, write_field, 'mode', write_field)
 end
 return {1, token or 0, following or 0}
 end, {'hash', 'zset', 'zset', 'hash', 'string'})

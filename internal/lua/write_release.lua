@@ -61,9 +61,8 @@ elseif had and left ~= '0' then
     note_hold_count(lock, write_field, left)
     return {1, 0, 0}
 end
-local free, heard, to, line = false, 0, nil, nil
+local free, heard, passed_on = false, 0, 0
 if left == '0' then
-    line = try(function() return open_line(lock, KEYS[3], KEYS[4], write_field) end)
     if had then
         -- This comes before the first write, because it fails while the slot of the lock moves.
         local living, longest = evict_dead_readers(lock, prefix, write_field)
@@ -80,22 +79,18 @@ if left == '0' then
     else
         free = redis.call('exists', lock) == 0
     end
-    if line then
-        try(function()
-            leave(line, write_field)
-            if late then
-                bury(line.waits, write_field)
-            end
-        end)
-    end
-    if free then
-        heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
-    end
+    passed_on = leave_and_pass(lock, KEYS[3], KEYS[4], write_field, late, function(line)
+        local to
+        if free then
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
+        end
+        return to
+    end)
     if wrong then
         error(found, 0)
     end
 end
-local untold = free and heard == 0 and not to
+local untold = free and heard == 0 and passed_on ~= 1
 if had and untold then
     heard = announce_release(how, channel, '1')
 elseif not had and not rolls_back then
@@ -103,5 +98,5 @@ elseif not had and not rolls_back then
 elseif not had and redis.call('exists', writers) == 0 and (untold or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
-return {had and 1 or -1, heard, passed(line, to)}
+return {had and 1 or -1, heard, passed_on}
 end, {'hash', 'zset', 'zset', 'hash', 'string'})

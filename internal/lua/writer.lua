@@ -7,15 +7,10 @@
 -- Readers, and all others that have no place in the line, have the same chance as the first writer: if any of them is
 -- subscribed to the channel, the lock is left free, and the first writer is told as well.
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
-    local heard, to = 0, nil
-    if line then
-        try(function()
-            heard = release_to_all(line, channel, how, message, window, true)
-            to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
-        end)
-        if to then
-            forget_writer(writers, line.to)
-        end
+    local heard = release_to_all(line, channel, how, message, window, true)
+    local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+    if to then
+        forget_writer(writers, line.to)
     end
     return heard, to
 end

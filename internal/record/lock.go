@@ -139,10 +139,6 @@ func (l *Lock) Force(seen ...string) send.Call {
 	return l.call(l.force, args)
 }
 
-func (l *Lock) Unbury(field string) send.Call {
-	return send.Call{Script: tombstoneRemove, Keys: []string{l.line}, Args: []any{field + l.traits.Suffix}}
-}
-
 // call returns the call of a script that has all keys of l.
 func (l *Lock) call(script *send.Script, args []any) send.Call {
 	return send.Call{Script: script, Keys: l.keys, Words: l.words, Args: args}

@@ -18,8 +18,8 @@ const (
 	// MostAtOnce is how many permits of a semaphore a hold may have: as most_of_hold in internal/lua/semaphore.lua.
 	MostAtOnce = 1000
 
-	// MostShown and MostWaiters are how many holders and waiters an Inspection has at most: most_shown in
-	// internal/lua/any_inspect.lua, and most_listed in internal/lua/waiters.lua.
+	// MostShown and MostWaiters are how many holders and waiters an Inspection has at most: most_shown and
+	// most_listed in internal/lua/any_inspect.lua.
 	MostShown   = 10_000
 	MostWaiters = 1_000
 

@@ -53,7 +53,7 @@ func NewReadWrite(c *Client, t contract.Traits) (*Read, *Write) {
 		return l
 	}
 	r, w := &Read{half(read, "read")}, &Write{half(write, "write")}
-	r.granting, r.looks = "", r.details
+	r.granting, r.looks = "", []any{"read", r.details[0]}
 	r.traits.Fenced, r.traits.Admission = false, t.Limits.OfReaders()
 	r.traits.MaxHoldCount, r.traits.TooMany = MostHoldCount, errTooDeep
 	w.traits.Suffix, w.looks, w.heartbeat = WriteSuffix, []any{"write"}, WriterHeartbeat

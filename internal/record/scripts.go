@@ -31,11 +31,7 @@ func Script(names ...string) *send.Script {
 	panic("bug: no script " + names[0])
 }
 
-// Scripts that are not those of one lock type.
-var (
-	tombstoneRemove = Script("tombstone_remove")
-	freeInspect     = Script("free_inspect")
-)
+var freeInspect = Script("free_inspect")
 
 // How scripts publish: see internal/lua/announce.lua.
 var Publish, PublishInShard, InBothWays any = "publish", "spublish", "publish+spublish"

@@ -37,7 +37,6 @@ func TestSetPermitsWithoutAnAnswerIsEnded(t *testing.T) {
 	c := b.ClientOn(b.Proxy.Client())
 	s, operator := c.NewSemaphore(b.LockName, 4), b.Direct.NewSemaphore(b.LockName, 4)
 	b.Must(s.SetPermits(ctx, 4))
-	awaitTombstone(b.Bench, false)
 	held := b.Proxy.On(locktest.Calls(record.Script("semaphore_set")), testredis.HoldRequest).Times(testredis.Always)
 	deadline, cancel := context.WithCancel(ctx)
 	go func() {
@@ -45,7 +44,7 @@ func TestSetPermitsWithoutAnAnswerIsEnded(t *testing.T) {
 		cancel()
 	}()
 	b.MustBe(s.SetPermits(deadline, 9), context.Canceled)
-	awaitTombstone(b.Bench, true)
+	testredis.Await(b, "its field has a tombstone", locktest.Soon, func() bool { return len(b.Tombstones()) == 2 })
 	b.Must(operator.SetPermits(ctx, 2))
 	before := b.ScriptRuns()
 	held.Release()
@@ -54,20 +53,4 @@ func TestSetPermitsWithoutAnAnswerIsEnded(t *testing.T) {
 	b.Must(err)
 	assert.Equal(t, 2, n, "permits after a late SetPermits(9)")
 	b.Forget()
-}
-
-// SetPermits leaves nothing in Redis if none of its tries can run late.
-func TestSetPermitsLeavesNoTombstone(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	b.Must(b.Client().NewSemaphore(b.LockName, 4).SetPermits(ctx, 4))
-	awaitTombstone(b, false)
-}
-
-// awaitTombstone waits until the line has a tombstone, or none.
-func awaitTombstone(b *locktest.Bench, want bool) {
-	b.Helper()
-	testredis.Await(b, "tombstones in the line", locktest.Soon, func() bool {
-		return len(b.Tombstones()) > 0 == want
-	})
 }

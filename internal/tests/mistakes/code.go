@@ -182,23 +182,9 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "tombstoneDroppedSoon", File: "internal/late/late.go",
-		Omits: "A tombstone stays while another try of the request may run.",
-		Changes: []Change{{
-			`f.drop = drop // used with the last outcome, unless tries were lost
-	return false`,
-			"return true",
-		}},
-	},
-	{
 		Name: "noTombstoneAsked", File: "internal/engine/rollback.go",
 		Omits:   "A rollback of a request that may still run leaves a tombstone.",
 		Changes: []Change{{"a.Late, a.Share = a.Late || mayRun, e.shareTime()", "a.Share = e.shareTime()"}},
-	},
-	{
-		Name: "tombstoneStays", File: "internal/engine/rollback.go",
-		Omits:   "A tombstone is removed when the late request was answered.",
-		Changes: []Change{{"_ = e.sender.Once(&w, send.Request{Call: drop})", "_, _ = w, drop"}},
 	},
 	{
 		Name: "tryUndoesNothing", File: "internal/tenancy/leftovers.go",

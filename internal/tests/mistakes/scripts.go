@@ -236,8 +236,8 @@ var Scripts = []Mistake{
 		Omits: "A new number of permits leaves out those that are taken.",
 		Changes: []Change{
 			{
-				"local available = permits - redis.call('zcard', taken)\nif before",
-				"local available = permits\nif before",
+				"redis.call('set', free, ms(permits - redis.call('zcard', taken)), 'KEEPTTL')",
+				"redis.call('set', free, ms(permits), 'KEEPTTL')",
 			},
 		},
 	},
