@@ -7,9 +7,8 @@ package relock
 // and the remaining lease exceeds the allowance for clock drift. If a round is lost, its grants are released at all
 // nodes, including grants that arrive late. A hold is valid as long as the holds at a majority of its nodes are valid.
 //
-// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote keeps the hold
-// counts that one hold has at the nodes, and acts as the backend of that hold. Everything else works as for any other
-// lock.
+// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote knows which nodes
+// have granted one hold, and acts as the backend of that hold. Everything else works as for any other lock.
 
 import (
 	"context"
@@ -69,6 +68,9 @@ var errParts = errors.New("too few of its locks are held")
 // RedLock, excludes it like the hold of anybody else. Where the owner of a RedLock would wait for itself, because it
 // holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid; except
 // for permits of semaphores, which another owner may return.
+//
+// A hold may begin with a majority. The other locks are acquired with the next renewal: those of servers that were slow, and
+// those that the last hold of the same owner has not released yet, because it was lost, or a server took long to answer.
 //
 // The Clients of the locks renew the leases, until Unlock or Close. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
@@ -271,7 +273,7 @@ func (l *redLock) Lost(field string) {
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
-	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
+	v := &redVote{lock: l, field: field, agent: engine.NewAgent(o)}
 	v.nodes = make([]context.Context, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
@@ -279,7 +281,7 @@ func (l *redLock) newVote(o engine.Owner, field string) *redVote {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
-	l.client.in().votes.byField.Store(field, v)
+	l.client.in().votes.Store(field, v)
 	return v
 }
 

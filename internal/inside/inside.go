@@ -3,8 +3,6 @@
 package inside
 
 import (
-	"sync"
-
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
@@ -19,7 +17,6 @@ type View struct {
 	Record  contract.Record                      // of a Locker that has one record
 	Several func(n int) (contract.Record, error) // of a Semaphore: for holds of n permits
 	Owner   engine.Owner                         // of a Hold
-	Votes   *sync.Mutex                          // of a Client: guards the votes of its RedLocks
 	Redis   redis.UniversalClient                // of a Client
 }
 
