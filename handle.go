@@ -323,14 +323,14 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if h.record() == nil {
 		return "", false, errManyLocks
 	}
-	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
-	if err := fitsTicket(t); err != nil {
-		return "", false, err
+	key := h.lock.Traits().ID.Name
+	if len(key) > ticket.LongestKey {
+		return "", false, invalid("%w", ticket.ErrTooLong)
 	}
 	e := h.client.engine()
-	d, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
+	t, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
-		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
+		t.Type, t.Key = h.lock.Traits().Type, key
 		text, err = t.Encode()
 	}
 	return text, ended, err

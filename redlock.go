@@ -151,7 +151,6 @@ type redLock struct {
 // A redNode is one of the locks that a RedLock consists of.
 type redNode struct {
 	Locker
-	id        string
 	timeout   time.Duration
 	locks     []member                    // of which it consists
 	announced bool                        // its releases are
@@ -163,23 +162,22 @@ func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
 	var names, ids []string
 	for _, c := range members {
-		locks := flat([]member{c}, false)
+		id, locks := fmt.Sprintf("%p", c.Locker), flat([]member{c}, false)
 		n := &redNode{
 			Locker:    c.Locker,
-			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.timeoutOf(c),
 			locks:     locks,
 			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.in.record() != nil {
-			n.id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
+			id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
 		}
 		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
-		names, ids = append(names, c.Name()), append(ids, n.id)
+		names, ids = append(names, c.Name()), append(ids, id)
 	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
