@@ -181,11 +181,11 @@ func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err
 		kind = TypeRead
 	}
 	if len(seen[false]) > 0 {
-		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false])
+		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false]...)
 	}
 	if len(seen[true]) > 0 && err == nil {
 		var wrote bool
-		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true])
+		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true]...)
 		freed = freed || wrote
 	}
 	return freed, err

@@ -51,15 +51,25 @@ func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, e
 }
 
 func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err error) {
-	if keep != 0 && keep < time.Millisecond {
+	l, e := h.lock, h.lock.client.engine()
+	switch {
+	case keep != 0 && keep < time.Millisecond:
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
+	case l.record() == nil:
+		return "", errManyLocks
+	case len(l.lock.Traits().ID.Name) > ticket.LongestKey:
+		return "", invalid("%w", ticket.ErrTooLong)
 	}
 	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
-	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)
+	t, ended, err := e.Detach(h.owner().In(ctx), l.lock, h.owner(), cmp.Or(keep, e.WatchdogTimeout))
 	if ended {
 		h.in().released.Store(true)
 	}
-	return text, err
+	if err != nil {
+		return "", err
+	}
+	t.Type, t.Key = l.lock.Traits().Type, l.lock.Traits().ID.Name
+	return t.Encode()
 }
 
 // Attach returns the hold that was detached with [Hold.Detach], under a new owner: its lease is renewed automatically
