@@ -37,7 +37,7 @@ type clientState struct {
 	engine          *engine.Engine
 	wire            record.Client
 	servers         *route.Servers
-	votes           voteTable    // of RedLocks
+	votes           sync.Map     // of RedLocks, by their fields, until they are over
 	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
 	labelsForbidden atomic.Bool  // this user may not read labels
 	lookupRefused   atomic.Bool  // this user may not look for the holder of a lock: see describeHolder
@@ -81,10 +81,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): the time must be less than %v, the lesser of ReadTimeout and 5s",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	in := &clientState{
-		rdb:   rdb,
-		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
-	}
+	in := &clientState{rdb: rdb}
 	c := &Client{
 		hidden:      opaque.To(in),
 		nodeTimeout: o.nodeTimeout,
@@ -184,11 +181,11 @@ func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err
 		kind = TypeRead
 	}
 	if len(seen[false]) > 0 {
-		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false])
+		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false]...)
 	}
 	if len(seen[true]) > 0 && err == nil {
 		var wrote bool
-		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true])
+		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true]...)
 		freed = freed || wrote
 	}
 	return freed, err

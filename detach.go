@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -52,29 +51,26 @@ func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, e
 }
 
 func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err error) {
-	if keep != 0 && keep < time.Millisecond {
+	l, e := h.lock, h.lock.client.engine()
+	switch {
+	case keep != 0 && keep < time.Millisecond:
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
+	case l.record() == nil:
+		return "", errManyLocks
+	case len(l.lock.Traits().ID.Name) > ticket.LongestKey:
+		return "", invalid("%w", ticket.ErrTooLong)
 	}
 	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
-	text, ended, err := h.lock.detach(h.owner().In(ctx), keep)
+	t, ended, err := e.Detach(h.owner().In(ctx), l.lock, h.owner(), cmp.Or(keep, e.WatchdogTimeout))
 	if ended {
 		h.in().released.Store(true)
 	}
-	return text, err
-}
-
-// fitsTicket returns an error if the ticket t may be too long when the rest of it is known.
-func fitsTicket(t ticket.Ticket) error {
-	const last = math.MaxInt64
-	t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = strings.Repeat("x", longestID), last, last, last, last
-	if _, err := t.Encode(); err != nil {
-		return invalid("%w", err)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	t.Type, t.Key = l.lock.Traits().Type, l.lock.Traits().ID.Name
+	return t.Encode()
 }
-
-// longestID is how many bytes the holder ID of a detached hold has at most: see engine.DetachedPermits.
-const longestID = len("00000000-0000-0000-0000-000000000000:0:123456789012345+1000")
 
 // Attach returns the hold that was detached with [Hold.Detach], under a new owner: its lease is renewed automatically
 // until Release, as if the lock had been acquired here. It need not be the Client, or the process, that has detached
@@ -112,8 +108,7 @@ func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold,
 		return t.Key, nil, err
 	}
 	ctx = ContextWithOwner(ctx)
-	d := engine.Detached{Field: t.ID, Token: t.Token, MaxEnd: t.MaxEnd, MinEnd: t.MinEnd, KeepEnd: t.KeepEnd}
-	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), d); err != nil {
+	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), t); err != nil {
 		return l.name, nil, err
 	}
 	return l.name, makeHold(ctx, l, 0), nil

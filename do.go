@@ -136,7 +136,7 @@ func callHeld(
 	var cause error
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
-		err = outcome(err, cause, l.Unlock(ctx), l.many.Get() != nil)
+		err = outcome(err, cause, l.Unlock(ctx), l.isMany())
 	}()
 	within, end := guard.NewCall(guarded)
 	defer end()

@@ -41,26 +41,16 @@ func (l *redLock) NewVote(owner engine.Owner, changed func()) *redVote {
 	return v
 }
 
-// AwaitAnswers waits until the nodes have answered all requests for owner.
-func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
+// AwaitAnswers waits until the nodes have answered all requests of v but those that renew it.
+func (v *redVote) AwaitAnswers(t testing.TB) {
 	t.Helper()
-	testredis.Await(t, "the nodes have answered", time.Minute, func() bool {
-		votes := &l.client.in().votes
-		votes.mu.Lock()
-		defer votes.mu.Unlock()
-		for r := range votes.pending {
-			if r.caller == owner {
-				return false
-			}
-		}
-		return true
-	})
+	testredis.Await(t, "the nodes have answered", time.Minute, func() bool { return v.users.Load() <= 1 })
 }
 
 // Alive returns the number of nodes at which v holds.
 func (v *redVote) Alive() (n int) {
-	for _, held := range v.now().nodes {
-		if held.alive() {
+	for _, guard := range v.now().nodes {
+		if isAlive(guard) {
 			n++
 		}
 	}
@@ -69,10 +59,8 @@ func (v *redVote) Alive() (n int) {
 
 func (v *redVote) Expired() bool { return v.expired() }
 
-func (v *redVote) Caller() engine.Owner { return v.caller }
-
-// Lower makes all nodes reduce their hold counts to holdCount. settled waits for their answers.
-func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit time.Duration)) {
-	r := v.lowerTo(ctx, holdCount)
+// Free releases all nodes. settled waits for their answers.
+func (v *redVote) Free(ctx context.Context) (settled func(limit time.Duration)) {
+	r := v.giveBack(ctx, 0)
 	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }

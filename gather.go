@@ -45,8 +45,8 @@ const (
 	patienceGrowth = 4
 	lastPatience   = 24 * time.Hour
 
-	// mostRounds is how often a call has given back one of two tied locks when it logs that they may be the same lock.
-	mostRounds = 3
+	// suspicious is the patience of a call that has given back tied locks three times, and logs that they may be the same lock.
+	suspicious = patienceGrowth * patienceGrowth * patienceGrowth * firstPatience
 )
 
 var (
@@ -64,7 +64,6 @@ type gathering struct {
 
 	parts    []*part // in the order in which this call acquires them
 	patience time.Duration
-	rounds   map[[2]*part]int // how often one of two tied locks was given back while the call waited for the other
 }
 
 // A part is one of the locks of a gathering.
@@ -301,28 +300,13 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 func (g *gathering) reorder(i int, tied []*part) {
 	p := g.parts[i]
 	g.patience = min(patienceGrowth*g.patience, lastPatience)
-	for _, o := range tied {
-		g.noteRound(p, o)
-	}
-	front := those(g.parts[:i], func(o *part) bool { return !slices.Contains(tied, o) })
-	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
-}
-
-// noteRound notes that the call has given back o while it waited for p. In an earlier round it may have been the other way
-// round.
-func (g *gathering) noteRound(p, o *part) {
-	if p.key() != o.key() {
-		return
-	}
-	if g.rounds == nil {
-		g.rounds = make(map[[2]*part]int)
-	}
-	g.rounds[[2]*part{p, o}]++
-	if g.rounds[[2]*part{p, o}]+g.rounds[[2]*part{o, p}] == mostRounds {
+	if g.patience == suspicious && slices.ContainsFunc(tied, func(o *part) bool { return o.key() == p.key() }) {
 		g.client.engine().Log.Warn(
 			"relock: a MultiLock holds one of two locks, and waits for the other one, in turn: if both Clients lead to one "+
 				"Redis, they are the same lock, and cannot be acquired together", "lock", p.Name())
 	}
+	front := those(g.parts[:i], func(o *part) bool { return !slices.Contains(tied, o) })
+	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
 }
 
 // halfOver returns a channel on which a value comes when half of the explicit lease of one of the locks is over; nil if

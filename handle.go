@@ -15,74 +15,16 @@ import (
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/route"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/ticket"
 )
 
-// A handle implements Locker. It checks what the user has passed, and leaves the rest to the commands of its lock.
+// A handle implements Locker. It checks what the user has passed, adds the name to errors, and leaves the rest to the
+// engine, or to a MultiLock. The owner is the one that ctx carries, or else the calling goroutine.
 type handle struct {
 	client *Client
 	name   string
 	bad    error                 // why the lock cannot be used, or nil
 	lock   contract.Record       // nil for a MultiLock
 	many   opaque.Pointer[multi] // zero for all locks except a MultiLock
-}
-
-// The commands of a lock carry out what a caller asks for. The handle has already checked the arguments, and adds the
-// name to errors. The owner is the one that ctx carries, or else the calling goroutine.
-type commands interface {
-	acquire(ctx context.Context, r engine.Request) (bool, error)
-	release(ctx context.Context) error
-	extend(ctx context.Context, lease time.Duration) error
-	guard(ctx context.Context) (context.Context, error)
-	holdCount(ctx context.Context) (int, error)     // the hold count of the owner
-	ttl(ctx context.Context) (time.Duration, error) // 0: no owner holds the lock
-	force(ctx context.Context) (bool, error)
-}
-
-// commands returns the commands of the lock of h.
-func (h *handle) commands() commands {
-	if many := h.many.Get(); many != nil {
-		return many
-	}
-	return oneLock{h}
-}
-
-// oneLock has the commands of every lock except a MultiLock.
-type oneLock struct{ *handle }
-
-func (l oneLock) acquire(ctx context.Context, r engine.Request) (bool, error) {
-	return l.client.engine().Acquire(ctx, engine.OwnerOf(ctx), r, l.lock)
-}
-
-func (l oneLock) release(ctx context.Context) error {
-	return l.client.engine().Release(ctx, l.lock, engine.OwnerOf(ctx))
-}
-
-func (l oneLock) extend(ctx context.Context, lease time.Duration) error {
-	return l.client.engine().Extend(ctx, l.lock, engine.OwnerOf(ctx), lease)
-}
-
-func (l oneLock) guard(ctx context.Context) (context.Context, error) {
-	return l.client.engine().Guard(ctx, l.lock, engine.OwnerOf(ctx))
-}
-
-func (l oneLock) holdCount(ctx context.Context) (int, error) {
-	return l.client.engine().HoldCount(ctx, l.lock, engine.OwnerOf(ctx))
-}
-
-func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
-	s, err := l.client.engine().Inspect(ctx, l.lock, "")
-	if !s.Locked {
-		return 0, err
-	}
-	return cmp.Or(s.TTL, time.Millisecond), err // it ends in less than that
-}
-
-func (l oneLock) force(ctx context.Context) (bool, error) {
-	if red, ok := l.lock.(*redLock); ok {
-		return red.free(ctx)
-	}
-	return l.client.engine().Force(ctx, l.lock)
 }
 
 // newHandle returns the handle of lock, which was made with these options.
@@ -189,11 +131,14 @@ func tryRequest(wait, lease time.Duration) (engine.Request, error) {
 	return engine.Request{Wait: wait, Lease: lease}, nil
 }
 
-func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
-	if err := h.usable(ctx); err != nil {
-		return false, h.fail(op, err)
+func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (ok bool, err error) {
+	switch err = h.usable(ctx); {
+	case err != nil:
+	case h.isMany():
+		ok, err = h.many.Get().acquire(ctx, r)
+	default:
+		ok, err = h.client.engine().Acquire(ctx, engine.OwnerOf(ctx), r, h.lock)
 	}
-	ok, err := h.commands().acquire(ctx, r)
 	return ok, h.fail(op, err)
 }
 
@@ -233,11 +178,26 @@ func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unloc
 
 func (h *handle) unlock(ctx context.Context, op string) error {
 	err := h.usable(ctx)
-	if err == nil {
-		err = h.commands().release(ctx)
+	switch {
+	case err != nil:
+	case h.isMany():
+		err = h.many.Get().release(ctx)
+	default:
+		err = h.client.engine().Release(ctx, h.lock, engine.OwnerOf(ctx))
 	}
 	return h.fail(op, err)
 }
+
+// extend extends the hold of the owner of ctx.
+func (h *handle) extend(ctx context.Context, lease time.Duration) error {
+	if h.isMany() {
+		return h.many.Get().extend(ctx, lease)
+	}
+	return h.client.engine().Extend(ctx, h.lock, engine.OwnerOf(ctx), lease)
+}
+
+// isMany reports whether h is that of a MultiLock.
+func (h *handle) isMany() bool { return h.many.Get() != nil }
 
 // Guard returns a copy of ctx that is canceled as soon as the caller may no longer hold the lock. The cause is
 // ErrLockLost if the lock is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled
@@ -246,7 +206,9 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 // hold alone. Guard sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the
 // lock.
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
-	return ask(ctx, h, "guard", commands.guard)
+	return ask(ctx, h, "guard", (*multi).guard, func(e *engine.Engine, o engine.Owner) (context.Context, error) {
+		return e.Guard(ctx, h.lock, o)
+	})
 }
 
 func (h *handle) fencingToken(ctx context.Context) (token int64, err error) {
@@ -266,14 +228,14 @@ func (h *handle) fencingToken(ctx context.Context) (token int64, err error) {
 // reports whether any permit is held, for a MultiLock whether any of its locks is held, and for a RedLock whether a
 // majority of its locks is.
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
-	left, err := ask(ctx, h, "is locked", commands.ttl)
+	left, err := h.ttl(ctx, "is locked")
 	return left != 0, err
 }
 
 // IsHeld reports whether the caller holds the lock. If this process has such a hold, IsHeld asks Redis to confirm it;
 // if Redis no longer has it, the lock is lost, and the contexts of Guard are canceled.
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
-	holdCount, err := ask(ctx, h, "is held", commands.holdCount)
+	holdCount, err := h.holdCount(ctx, "is held")
 	return holdCount > 0, err
 }
 
@@ -281,7 +243,13 @@ func (h *handle) IsHeld(ctx context.Context) (bool, error) {
 // confirm the hold, as IsHeld does, and is 0 if Redis does not. For a MultiLock it is the smallest hold count of its
 // locks.
 func (h *handle) HoldCount(ctx context.Context) (int, error) {
-	return ask(ctx, h, "hold count", commands.holdCount)
+	return h.holdCount(ctx, "hold count")
+}
+
+func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
+	return ask(ctx, h, op, (*multi).holdCount, func(e *engine.Engine, o engine.Owner) (int, error) {
+		return e.HoldCount(ctx, h.lock, o)
+	})
 }
 
 // TTL asks Redis for the remaining lease of the current holder, in whole milliseconds. It is 0 if no owner holds the
@@ -289,7 +257,17 @@ func (h *handle) HoldCount(ctx context.Context) (int, error) {
 // MultiLock it is the longest TTL of its locks. For a Semaphore it is the time until all permits have expired, and
 // negative if a Java service holds a permit without a lease.
 func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
-	return ask(ctx, h, "ttl", commands.ttl)
+	return h.ttl(ctx, "ttl")
+}
+
+func (h *handle) ttl(ctx context.Context, op string) (time.Duration, error) {
+	return ask(ctx, h, op, (*multi).ttl, func(e *engine.Engine, _ engine.Owner) (time.Duration, error) {
+		s, err := e.Inspect(ctx, h.lock, "")
+		if !s.Locked {
+			return 0, err
+		}
+		return cmp.Or(s.TTL, time.Millisecond), err // it ends in less than that
+	})
 }
 
 // ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
@@ -307,48 +285,37 @@ func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 // MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not
 // deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
-	return ask(ctx, h, "force unlock", commands.force)
+	return h.forceSeen(ctx)
 }
 
-// forceSeen releases the holds that have one of the fields in Redis, for [Client.ForceUnlock].
-func (h *handle) forceSeen(ctx context.Context, fields []string) (bool, error) {
-	return ask(ctx, h, "force unlock", func(_ commands, ctx context.Context) (bool, error) {
-		return h.client.engine().Force(ctx, h.lock, fields...)
+// forceSeen releases the lock; if there are fields, only the holds that have one of them in Redis, for [Client.ForceUnlock].
+func (h *handle) forceSeen(ctx context.Context, fields ...string) (bool, error) {
+	return ask(ctx, h, "force unlock", (*multi).force, func(e *engine.Engine, _ engine.Owner) (bool, error) {
+		if red, ok := h.lock.(*redLock); ok {
+			return red.free(ctx)
+		}
+		return e.Force(ctx, h.lock, fields...)
 	})
 }
 
-// detach ends the hold that ctx carries the owner of, and returns a ticket. ended reports whether the hold has ended,
-// even if there is an error.
-func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, ended bool, err error) {
-	if h.record() == nil {
-		return "", false, errManyLocks
-	}
-	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
-	if err := fitsTicket(t); err != nil {
-		return "", false, err
-	}
-	e := h.client.engine()
-	d, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
-	if err == nil {
-		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
-		text, err = t.Encode()
-	}
-	return text, ended, err
-}
-
-// ask calls f with the commands of h, for the method op.
+// ask calls many for a MultiLock, and one for every other lock, for the method op.
 func ask[T any](
-	ctx context.Context, h *handle, op string, f func(c commands, ctx context.Context) (T, error),
+	ctx context.Context, h *handle, op string,
+	many func(*multi, context.Context) (T, error), one func(*engine.Engine, engine.Owner) (T, error),
 ) (answer T, err error) {
-	if err = h.usable(ctx); err == nil {
-		answer, err = f(h.commands(), ctx)
+	switch err = h.usable(ctx); {
+	case err != nil:
+	case h.isMany():
+		answer, err = many(h.many.Get(), ctx)
+	default:
+		answer, err = one(h.client.engine(), engine.OwnerOf(ctx))
 	}
 	return answer, h.fail(op, err)
 }
 
 func (h *handle) usable(ctx context.Context) error {
 	switch {
-	case h.lock == nil && h.many.Get() == nil && h.bad == nil:
+	case h.lock == nil && !h.isMany() && h.bad == nil:
 		return invalid("the lock is a zero value: create it with NewLock or another method of a Client")
 	case ctx == nil:
 		return errNilContext

@@ -209,7 +209,7 @@ func (h *Hold) Token() (int64, error) {
 
 // Extend makes a hold with an explicit lease last for at least lease from now on. It never shortens the remaining
 // lease. For most locks it sends one request, and the new lease starts before that request is sent. A MultiLock extends
-// all its locks, or none of them. A RedLock needs the confirmation of a majority; it asks only the servers that hold it.
+// all its locks; after an error some of them may last longer, and it is lost with the first of them. A RedLock needs the confirmation of a majority; it asks only the servers that hold it.
 //
 // The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is
 // canceled. It is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed
@@ -225,7 +225,7 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	case h.lease == 0:
 		err = engine.ErrRenewed
 	default:
-		err = h.lock.commands().extend(h.owner().In(ctx), lease)
+		err = h.lock.extend(h.owner().In(ctx), lease)
 	}
 	return failed("extend", h.Name(), err)
 }
@@ -234,7 +234,7 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 // but acquiring it once more sets its lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 	if ours, ok := l.(known); ok {
-		return ours.inside().commands().extend(ctx, lease)
+		return ours.inside().extend(ctx, lease)
 	}
 	guarded, err := l.Guard(ctx)
 	if err != nil {

@@ -3,7 +3,6 @@ package relock
 // What tests in other packages see of the values here: see internal/inside.
 
 import (
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/opaque"
@@ -15,21 +14,12 @@ func init() {
 	inside.Of = func(value any) inside.View {
 		switch v := value.(type) {
 		case *Client:
-			return inside.View{Client: v, Engine: v.engine(), Votes: &v.in().votes.mu, Redis: v.in().rdb}
+			return inside.View{Client: v, Engine: v.engine(), Redis: v.in().rdb}
 		case *Hold:
 			return inside.View{Owner: v.owner()}
-		case *Semaphore:
-			view := v.inside().view()
-			view.Several = func(n int) (contract.Record, error) {
-				h, err := v.several(n)
-				if err != nil {
-					return nil, err
-				}
-				return h.lock, nil
-			}
-			return view
 		case known:
-			return v.inside().view()
+			h := v.inside()
+			return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record()}
 		}
 		return inside.View{}
 	}
@@ -41,8 +31,4 @@ func init() {
 		config.Servers = route.One(dial)
 		return config, err
 	}
-}
-
-func (h *handle) view() inside.View {
-	return inside.View{Client: h.client, Engine: h.client.engine(), Lock: h.lock, Record: h.record()}
 }

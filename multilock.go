@@ -134,25 +134,12 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if err := l.open(ctx); err != nil {
 		return err
 	}
-	notes := make([]func() error, len(l.locks))
-	errs := forEach(l.locks, func(i int, m member) (err error) {
-		if m.in == nil {
-			return extendLocker(ctx, m.Locker, length)
-		}
-		notes[i], err = m.in.client.engine().Prolong(ctx, m.in.lock, engine.OwnerOf(ctx), length, false)
-		return err
-	})
+	errs := forEach(l.locks, func(_ int, m member) error { return extendLocker(ctx, m.Locker, length) })
 	isRenewed := func(err error) bool { return errors.Is(err, engine.ErrRenewed) }
 	if some := slices.DeleteFunc(slices.Clone(errs), isRenewed); len(some) > 0 { // the others last long enough
 		errs = some
 	}
-	err := errors.Join(errs...)
-	for _, note := range notes {
-		if err == nil && note != nil {
-			err = note()
-		}
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (l *multi) guard(ctx context.Context) (context.Context, error) {

@@ -24,21 +24,16 @@ func (c *Client) tell(ctx context.Context, ids []string, message string) {
 	for some := range slices.Chunk(ids, mostTold) {
 		for _, verb := range []any{record.Publish, record.PublishInShard} {
 			if c.wire().Verb() == verb || c.wire().Verb() == record.InBothWays {
-				c.publish(ctx, verb, some, message)
+				_ = c.pipelined(ctx, func(p redis.Pipeliner) {
+					for _, id := range some {
+						cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
+						cmd.SetFirstKeyPos(1)
+						_ = p.Process(ctx, cmd)
+					}
+				})
 			}
 		}
 	}
-}
-
-// publish publishes message on the channels of Clients.
-func (c *Client) publish(ctx context.Context, verb any, ids []string, message string) {
-	_ = c.pipelined(ctx, func(p redis.Pipeliner) {
-		for _, id := range ids {
-			cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
-			cmd.SetFirstKeyPos(1)
-			_ = p.Process(ctx, cmd)
-		}
-	})
 }
 
 // pipelined sends what fill adds to a pipeline. A panic of a hook of the Redis client counts as a failure.

@@ -7,9 +7,8 @@ package relock
 // and the remaining lease exceeds the allowance for clock drift. If a round is lost, its grants are released at all
 // nodes, including grants that arrive late. A hold is valid as long as the holds at a majority of its nodes are valid.
 //
-// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote keeps the hold
-// counts that one hold has at the nodes, and acts as the backend of that hold. Everything else works as for any other
-// lock.
+// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote knows which nodes
+// have granted one hold, and acts as the backend of that hold. Everything else works as for any other lock.
 
 import (
 	"context"
@@ -59,7 +58,8 @@ var errParts = errors.New("too few of its locks are held")
 // TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and otherwise
 // a [*QuorumError]. Lock tries again until ctx is done, and joins ErrBusy, or the last QuorumError, to the error of
 // ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock returns the
-// QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the timeout of
+// QuorumError at once. Unlock returns nil if a majority has confirmed the release; it sends no request while the owner
+// has acquired the RedLock more often, because the hold count at the locks is 1. Each server has the timeout of
 // [WithRedLockNodeTimeout] for an answer, and at most half of an explicit lease, or a third of the watchdog timeout.
 // IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing
 // token.
@@ -68,6 +68,9 @@ var errParts = errors.New("too few of its locks are held")
 // RedLock, excludes it like the hold of anybody else. Where the owner of a RedLock would wait for itself, because it
 // holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid; except
 // for permits of semaphores, which another owner may return.
+//
+// A hold may begin with a majority. The other locks are acquired with the next renewal: those of servers that were slow, and
+// those that the last hold of the same owner has not released yet, because it was lost, or a server took long to answer.
 //
 // The Clients of the locks renew the leases, until Unlock or Close. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
@@ -148,7 +151,6 @@ type redLock struct {
 // A redNode is one of the locks that a RedLock consists of.
 type redNode struct {
 	Locker
-	id        string
 	timeout   time.Duration
 	locks     []member                    // of which it consists
 	announced bool                        // its releases are
@@ -160,23 +162,22 @@ func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
 	var names, ids []string
 	for _, c := range members {
-		locks := flat([]member{c}, false)
+		id, locks := fmt.Sprintf("%p", c.Locker), flat([]member{c}, false)
 		n := &redNode{
 			Locker:    c.Locker,
-			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.timeoutOf(c),
 			locks:     locks,
 			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.in.record() != nil {
-			n.id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
+			id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
 		}
 		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
-		names, ids = append(names, c.Name()), append(ids, n.id)
+		names, ids = append(names, c.Name()), append(ids, id)
 	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
@@ -220,14 +221,17 @@ func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there
 func (l *redLock) Release(r contract.Release) call {
 	return l.by(r.Field, none, func(w *send.Wait, v *redVote) (bool, error) {
 		valid := v.Check() == nil
-		there, err := v.SetHoldCount(w, r.HoldCount)
+		if r.HoldCount > 0 {
+			return valid, nil
+		}
+		there, err := v.Release(w)
 		return there && valid, err
 	})
 }
 
 func (l *redLock) RollBack(a contract.Attempt) call {
 	return l.by(a.Field, done, func(w *send.Wait, v *redVote) (bool, error) {
-		_ = v.lowerTo(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
+		_ = v.giveBack(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
 		return true, nil
 	})
 }
@@ -260,21 +264,21 @@ func (l *redLock) Check(field string) error {
 // Lost releases what the nodes still have, because the owner may never call Unlock.
 func (l *redLock) Lost(field string) {
 	if v := l.vote(field); v != nil {
-		_ = v.lowerTo(context.Background(), 0)
+		_ = v.giveBack(context.Background(), 0)
 	}
 }
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
-	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
-	v.nodes = make([]nodeHold, len(l.nodes))
+	v := &redVote{lock: l, field: field, agent: engine.NewAgent(o)}
+	v.nodes = make([]context.Context, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
 		if !v.now().over && v.Check() != nil {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
-	l.client.in().votes.byField.Store(field, v)
+	l.client.in().votes.Store(field, v)
 	return v
 }
 
@@ -291,7 +295,7 @@ func (l *redLock) Ask(
 	}
 	defer func() { // also after a panic of a context of the user
 		if status != contract.Held {
-			_ = v.lowerTo(p.Ctx, a.HoldCount-1)
+			_ = v.giveBack(p.Ctx, a.HoldCount-1)
 		}
 	}()
 	return v.Ask(p, a)
@@ -302,14 +306,17 @@ func (l *redLock) Unanswered() error {
 	return fmt.Errorf("%w: %w", engine.ErrNoAnswer, l.newRound().QuorumError)
 }
 
-// Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
+// Ask asks all nodes at the same time, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status, refused engine.Refusal, err error) {
 	l := v.lock
 	if err = p.Over(); err != nil && err != errTimeUp { // a wait of 0 allows one round
 		return status, refused, err
 	}
 	sent := time.Now()
-	if !v.raise(a.HoldCount) {
+	switch {
+	case a.HoldCount == 1: // the engine may ask again: its owner does not have the hold yet
+		v.begin(false)
+	case v.Check() != nil:
 		return contract.Gone, refused, nil
 	}
 	if err = v.checkWait(p, a); err != nil {
@@ -327,11 +334,12 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 		}
 		return status, refused, err
 	}
-	if r.won() && time.Since(sent) < lease.Validity(a.Lease) && v.begins() {
+	if r.won() && time.Since(sent) < lease.Validity(a.Lease) && v.Check() == nil {
+		v.begin(true)
 		return contract.Held, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
-	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
+	if err := v.giveBack(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
 		return status, refused, err
 	}
 	return v.endOfRound(p.Ctx, a, r, over != nil)
@@ -430,14 +438,9 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	return contract.Busy, r, nil
 }
 
-// SetHoldCount makes all nodes reduce their hold counts to left, and reports whether a majority had higher ones.
-func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
-	l := v.lock
-	low := v.nodesAt(left)
-	r := v.lowerTo(p.Ctx, left)
-	for _, i := range low {
-		r.set(i, nil)
-	}
+// Release releases all nodes, and reports whether a majority has confirmed.
+func (v *redVote) Release(p *send.Wait) (there bool, err error) {
+	l, r := v.lock, v.giveBack(p.Ctx, 0)
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
 		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then returns its error
@@ -457,7 +460,7 @@ func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
-		if !v.now().nodes[i].alive() {
+		if !isAlive(v.now().nodes[i]) {
 			return errNotAsked
 		}
 		if err := extendLocker(ctx, l.nodes[i].Locker, lease); !errors.Is(err, engine.ErrRenewed) {

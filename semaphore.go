@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -160,8 +161,8 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 }
 
 func (s *Semaphore) count(ctx context.Context, op string) (send.Reply, error) {
-	return ask(ctx, &s.handle, op, func(_ commands, ctx context.Context) (send.Reply, error) {
-		return s.client.engine().Ask(ctx, s.record.Count())
+	return ask(ctx, &s.handle, op, nil, func(e *engine.Engine, _ engine.Owner) (send.Reply, error) {
+		return e.Ask(ctx, s.record.Count())
 	})
 }
 

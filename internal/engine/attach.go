@@ -80,14 +80,14 @@ func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
 	return a
 }
 
-func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOptions, a.Field) }
+func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOptions, a.ID) }
 
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	t, e := &a.target, a.engine
 	before := e.putBacks.ended.Load()
 	t.Lease = e.WatchdogTimeout
-	rename := contract.Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
+	rename := contract.Rename{From: a.ID, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
 	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
 	answer := e.sender.Do(&a.Wait, request, lastReply)
 	r, err := answer.Reply()
@@ -126,7 +126,7 @@ func (a *attachBackend) limits(now int64, sent time.Time) *limitEnds {
 func (a *attachBackend) missing(sent time.Time, before int64) (res Answer, err error) {
 	backs := &a.engine.putBacks
 	switch {
-	case !backs.isUnderWay(a.Field) && backs.ended.Load() == before: // in this order: see giveUp
+	case !backs.isUnderWay(a.ID) && backs.ended.Load() == before: // in this order: see giveUp
 		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
 	case a.waited:
 		return res, errPutBack
@@ -150,10 +150,10 @@ func (a *attachBackend) giveUp() {
 	a.givenUp.Store(true)
 	e := a.engine
 	done := make(chan struct{})
-	before, others := e.putBacks.under.Swap(a.Field, done)
+	before, others := e.putBacks.under.Swap(a.ID, done)
 	e.workers.Spawn(func() {
 		defer close(done)
-		defer e.putBacks.under.CompareAndDelete(a.Field, done)
+		defer e.putBacks.under.CompareAndDelete(a.ID, done)
 		defer e.putBacks.ended.Add(1)
 		a.putBack(a.Ctx)
 		a.awaitOrphans()
@@ -193,7 +193,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 	e := a.engine
 	record := a.target.hold.commands()
 	back := func(mayRun bool) send.Call {
-		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
+		return record.Rename(contract.Rename{From: a.to, To: a.ID, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
 	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {

@@ -24,17 +24,11 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
-// A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by
-// the clock of Redis; 0 means that there is no such limit, but KeepEnd is always set.
-type Detached struct {
-	Field   string
-	Token   int64 // the fencing token; 0: none
-	MaxEnd  int64 // the end of MaxHold
-	MinEnd  int64 // the end of MinHold
-	KeepEnd int64 // when the lease of the detached hold ends
-}
+// A Detached is what has to be known of a detached hold to attach it. Its Type and its Key are up to the caller.
+type Detached = ticket.Ticket
 
 // Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep,
 // or for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an
@@ -154,7 +148,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 // request between then and now, so the limits are converted to its clock with the time that keeps them.
 func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 	w, now := x.lockState.engine.watchdog, r[2]
-	d := Detached{Field: x.to, Token: x.token, KeepEnd: now + r[1]}
+	d := Detached{ID: x.to, Token: x.token, KeepEnd: now + r[1]}
 	if limit := x.record.lease.Limit(); limit > 0 {
 		d.MaxEnd = now + int64((limit-w.Now())/time.Millisecond)
 	}

@@ -62,7 +62,7 @@ func TestLateAnswerToADetachThatIsConfirmedReleasesNothing(t *testing.T) {
 		require.Equal(t, 2, e.redis.Count("rename"), "tries")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		assert.Zero(t, e.redis.Count("release"), "releases")
 	})
 }
@@ -91,11 +91,11 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 		e.renames(fakeredis.Fault{Answer: 300 * time.Millisecond})
 		got := later(func() error { return e.attach(ctx, 2, d) })
 		synctest.Wait()
-		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the request has run")
+		require.NotEqual(t, d.ID, e.redis.Holder("x"), "the request has run")
 		e.stopAcquiring()
 		assert.ErrorIs(t, <-got, send.ErrClosed)
 		time.Sleep(3 * time.Second)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		assert.Zero(t, e.leases(), "leases")
 	})
 }
@@ -121,7 +121,7 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 		defer cancel()
 		require.Error(t, e.attach(ctx, 2, d))
 		time.Sleep(time.Until(end) + 2*UnlockTime)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		require.NoError(t, e.attach(context.Background(), 3, d))
 		e.unlock(3)
 	})
@@ -145,7 +145,7 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 				a.orphans = orphans[i] // an answer that does not come: it is awaited for send.ResendTime
 				a.giveUp()
 				h.unlockHold()
-				assert.True(t, e.putBacks.isUnderWay(d.Field), name)
+				assert.True(t, e.putBacks.isUnderWay(d.ID), name)
 			}
 			last := send.ResendTime
 			if orphans[1] > 0 {
@@ -153,10 +153,10 @@ func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
 			}
 			time.Sleep(last - time.Since(began) - time.Millisecond)
 			synctest.Wait()
-			assert.True(t, e.putBacks.isUnderWay(d.Field), "%s: just before it is rolled back", name)
+			assert.True(t, e.putBacks.isUnderWay(d.ID), "%s: just before it is rolled back", name)
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
-			assert.False(t, e.putBacks.isUnderWay(d.Field), "%s: after it was rolled back", name)
+			assert.False(t, e.putBacks.isUnderWay(d.ID), "%s: after it was rolled back", name)
 		})
 	}
 }
@@ -172,11 +172,11 @@ func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 		e.renames(fakeredis.Fault{Late: 3 * time.Second})
 		assert.ErrorIs(t, e.attach(ctx, 2, d), ErrNotHeld)
 		require.Equal(t, "a field of another process", e.redis.Holder("x"))
-		holds(d.Field) // the other process has given up
+		holds(d.ID) // the other process has given up
 		tries := e.redis.Count("rename")
 		time.Sleep(10 * time.Second)
 		assert.Greater(t, e.redis.Count("rename"), tries, "the late try is rolled back")
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 	})
 }
 
@@ -223,7 +223,7 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 			assert.Fail(t, "the goroutine has not ended")
 		}()
 		time.Sleep(3 * time.Second)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		require.NoError(t, e.attach(ctx, 2, d))
 		e.unlock(2)
 	})
@@ -281,7 +281,7 @@ func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
-		e.putBacks.under.Store(d.Field, make(chan struct{}))
+		e.putBacks.under.Store(d.ID, make(chan struct{}))
 		before, began := e.redis.Count("rename"), time.Now()
 		ctx, cancel := context.WithTimeout(ctx, 10*UnlockTime)
 		defer cancel()
@@ -336,7 +336,7 @@ func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
 		defer cancel()
 		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
 		synctest.Wait()
-		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the first request has run")
+		require.NotEqual(t, d.ID, e.redis.Holder("x"), "the first request has run")
 		require.NoError(t, e.attach(context.Background(), 3, d))
 		e.unlock(3)
 	})

@@ -24,33 +24,21 @@ func (e *Engine) Extend(ctx context.Context, kind contract.Lock, o Owner, length
 
 // extend is Extend, or, if cuts is set, for no longer than MaxHold allows.
 func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length time.Duration, cuts bool) error {
-	note, err := e.Prolong(ctx, kind, o, length, cuts)
-	if err != nil {
-		return err
-	}
-	return note()
-}
-
-// Prolong is Extend, or, if cuts is set, for no longer than MaxHold allows. The hold is valid for as long as before until
-// note is called: so a caller extends several holds, or none of them.
-func (e *Engine) Prolong(
-	ctx context.Context, kind contract.Lock, o Owner, length time.Duration, cuts bool,
-) (note func() error, err error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := e.waitOptionsFor(ctx)
 	if err := op.Over(); err != nil {
-		return nil, err
+		return err
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	h, err := s.lockHold(op, kind, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer h.unlockHold()
 	if length, err = h.mayExtend(length, cuts); err != nil {
-		return nil, err
+		return err
 	}
 	sent, err := h.extend(&op.Wait, length)
 	whole := lease.Validity(length)
@@ -62,7 +50,10 @@ func (e *Engine) Prolong(
 	if loss := h.lossOf(); loss != nil {
 		err = send.WithLast(loss, err)
 	}
-	return func() error { return h.extended(sent, length) }, err
+	if err == nil {
+		err = h.extended(sent, length)
+	}
+	return err
 }
 
 // extend makes the lease last for length, counted from sent, and waits for the answer. A hold that is found to be gone

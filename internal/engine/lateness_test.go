@@ -45,7 +45,7 @@ func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
 		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})
 		d, _, err := e.Detach(ctx, l, 1, time.Hour)
 		require.NoError(t, err)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		assert.LessOrEqual(t, d.KeepEnd, end.UnixMilli())
 		time.Sleep(time.Until(end.Add(10 * time.Millisecond)))
 		e.assertFree("the record after MaxHold")

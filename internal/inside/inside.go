@@ -3,8 +3,6 @@
 package inside
 
 import (
-	"sync"
-
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
@@ -13,14 +11,12 @@ import (
 
 // A View is what a value of package relock consists of. What it does not have is zero.
 type View struct {
-	Client  any // the *relock.Client
-	Engine  *engine.Engine
-	Lock    contract.Lock                        // of a Locker
-	Record  contract.Record                      // of a Locker that has one record
-	Several func(n int) (contract.Record, error) // of a Semaphore: for holds of n permits
-	Owner   engine.Owner                         // of a Hold
-	Votes   *sync.Mutex                          // of a Client: guards the votes of its RedLocks
-	Redis   redis.UniversalClient                // of a Client
+	Client any // the *relock.Client
+	Engine *engine.Engine
+	Lock   contract.Lock         // of a Locker
+	Record contract.Record       // of a Locker that has one record
+	Owner  engine.Owner          // of a Hold
+	Redis  redis.UniversalClient // of a Client
 }
 
 var (

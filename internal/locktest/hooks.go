@@ -45,7 +45,9 @@ func Renew(ctx context.Context, c *relock.Client, all []engine.Renewal) {
 }
 
 // SeveralOf returns the record of a Semaphore for holds of n permits.
-func SeveralOf(s *relock.Semaphore, n int) (contract.Record, error) { return inside.Of(s).Several(n) }
+func SeveralOf(s *relock.Semaphore, n int) contract.Record {
+	return inside.Of(s).Record.(*record.Semaphore).Several(n)
+}
 
 // OwnerOf returns the owner of a Hold.
 func OwnerOf(h *relock.Hold) engine.Owner { return inside.Of(h).Owner }

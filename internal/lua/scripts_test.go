@@ -121,14 +121,6 @@ func situationsOf(mine, theirs contract.Record, me, them, more string) []situati
 	return all
 }
 
-// severalOf returns the record of holds that have n permits of s each.
-func severalOf(b *locktest.Bench, s *Semaphore, n int) contract.Record {
-	b.Helper()
-	h, err := locktest.SeveralOf(s, n)
-	b.Must(err)
-	return h
-}
-
 // lasting matches a key in dataOf that begins with relock_, and has no lease. Redisson does not know these keys, so
 // nobody but a script of relock, which perhaps no process ever calls again, would delete it.
 var lasting = regexp.MustCompile(`(?m)^relock_\S+ \w+ -1: .*`)
@@ -185,8 +177,8 @@ func TestScriptContracts(t *testing.T) {
 		"write":     func(c *Client) contract.Record { return locktest.RecordOf(c.NewRWLock(b.LockName).Write()) },
 		"semaphore": func(c *Client) contract.Record { return locktest.RecordOf(c.NewSemaphore(b.LockName, 1)) },
 		"permits":   func(c *Client) contract.Record { return locktest.RecordOf(c.NewSemaphore(b.LockName, 3)) },
-		"several":   func(c *Client) contract.Record { return severalOf(b, c.NewSemaphore(b.LockName, 3), 2) }, // in one hold
-		"all":       func(c *Client) contract.Record { return severalOf(b, c.NewSemaphore(b.LockName, 3), 3) },
+		"several":   func(c *Client) contract.Record { return locktest.SeveralOf(c.NewSemaphore(b.LockName, 3), 2) }, // in one hold
+		"all":       func(c *Client) contract.Record { return locktest.SeveralOf(c.NewSemaphore(b.LockName, 3), 3) },
 	} {
 		mine, theirs := of(c1), of(c2)
 		if channel := theirs.Grants(contract.Attempt{}); channel != "" {

@@ -17,6 +17,9 @@ import (
 // MaxSize is how many bytes a ticket has at most.
 const MaxSize = 512
 
+// LongestKey is how long the key of a hold may be, whatever else its ticket has.
+const LongestKey = 262
+
 // version begins every ticket of this version. The versions have the beginning in common.
 const (
 	version   = beginning + "1."

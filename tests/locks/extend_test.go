@@ -149,21 +149,6 @@ func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	})
 }
 
-// An Extend that one of the locks refuses makes none of the others last for longer: they still end together.
-func TestMultiLockEndsTogetherAfterAnExtendInVain(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Mini(t).Addr())
-	c := b.Client()
-	limited, other := c.NewLock(b.LockName, MaxHold(time.Minute)), c.NewLock(b.LockName+"-b")
-	h := b.HoldFor(c.NewMultiLock(limited, other), time.Minute)
-	p := locktest.EngineOf(c).Probe()
-	end := p.Look(locktest.LockOf(other), locktest.OwnerOf(h)).LeaseEnds
-	b.MustBe(h.Extend(ctx, time.Hour), ErrInvalid)
-	assert.Equal(t, end, p.Look(locktest.LockOf(other), locktest.OwnerOf(h)).LeaseEnds)
-	assert.Equal(t, end, p.Look(locktest.LockOf(limited), locktest.OwnerOf(h)).LeaseEnds)
-	b.Must(h.Context().Err())
-	b.Must(h.Release(ctx))
-}
-
 // At least half of the lease remains when Extend returns: if the answer is late, it asks again.
 func TestExtendLeavesHalfOfTheLease(t *testing.T) {
 	const lease = time.Second

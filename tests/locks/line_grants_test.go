@@ -345,9 +345,7 @@ func TestForgedGrantReleasesNoPermitOfAHold(t *testing.T) {
 			s := c.NewSemaphore(b.LockName, 10)
 			hold, err := s.AcquireN(ctx, 3)
 			b.Must(err)
-			several, err := locktest.SeveralOf(s, 3)
-			b.Must(err)
-			field := locktest.EngineOf(c).Probe().Look(several, locktest.OwnerOf(hold)).Field
+			field := locktest.EngineOf(c).Probe().Look(locktest.SeveralOf(s, 3), locktest.OwnerOf(hold)).Field
 			at := strings.LastIndexByte(field, ':') + 1
 			number, err := strconv.Atoi(strings.TrimSuffix(field[at:], "+3"))
 			b.Must(err)

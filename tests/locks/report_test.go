@@ -21,7 +21,6 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/report"
@@ -71,7 +70,6 @@ const shortWarning = 100 * time.Millisecond
 func (w *mutexWatch) add(name string, c *Client) {
 	p := locktest.EngineOf(c).Probe()
 	mutexes := p.Mutexes(false)
-	mutexes["pending"] = inside.Of(c).Votes
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.engines = append(w.engines, p)
