@@ -128,10 +128,6 @@ type Request struct {
 	Call      Call
 	Acquiring bool // the call acquires or extends something, which replicas may have to confirm
 
-	// Pipeline holds calls that acquire or renew something, in place of Call. They are sent in one pipeline, and not
-	// in a batch.
-	Pipeline []Call
-
 	// Long marks a call that may run for longer than others, and blocks Redis while it runs. It is sent by itself,
 	// and sent again only when it has certainly run. See LongTime.
 	Long bool
@@ -146,16 +142,8 @@ type Request struct {
 // A FailureHandler is told on the goroutine of the caller that a try has failed.
 type FailureHandler interface{ HandleFailure() }
 
-// first returns the first call of the request.
-func (r *Request) first() *Call {
-	if len(r.Pipeline) > 0 {
-		return &r.Pipeline[0]
-	}
-	return &r.Call
-}
-
-// key returns a key of the request.
-func (r *Request) key() string { return r.first().Keys[0] }
+// key returns the first key of the call.
+func (c *Call) key() string { return c.Keys[0] }
 
 // An OrphanHandler receives the outcome of each try for which the caller no longer waits. It is called once for each,
 // on a goroutine that Close waits for, and may block.
@@ -171,7 +159,7 @@ func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent
 
 // An Answer is what is known about a request.
 type Answer struct {
-	Value any       // of the last try that has ended: the answer of a script, or []Reply for a Pipeline
+	Value any       // of the last try that has ended: the answer of a script
 	Err   error     // nil: Redis has run the request
 	Sent  time.Time // before that try was sent: the validity of a lease starts then
 
@@ -192,11 +180,8 @@ func (a *Answer) Reply() (Reply, error) {
 	return r, err
 }
 
-// Replies reads an answer of three integers for each lock, or the answers to a Pipeline.
+// Replies reads an answer of three integers for each lock.
 func (a *Answer) Replies() ([]Reply, error) {
-	if replies, ok := a.Value.([]Reply); ok {
-		return replies, a.Err
-	}
 	replies, err := ParseReplies(a.Value, a.Err)
 	a.misread(err)
 	return replies, err
@@ -247,7 +232,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
 	silent := time.AfterFunc(ResendTime, func() {
-		_ = CatchPanic(func() error { s.probe(&Request{Pipeline: calls}); return nil })
+		_ = CatchPanic(func() error { s.probe(&calls[0]); return nil })
 	})
 	defer silent.Stop()
 	err := CatchPanic(func() error {
@@ -266,10 +251,6 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 // runTransport sends a request once and waits for the outcome.
 func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err error) {
 	defer recovered(&err)
-	if r.Pipeline != nil {
-		replies, errs := parseOutcomes(s.config.Transport.RunAll(ctx, r.Pipeline, true))
-		return replies, cmp.Or(errs...)
-	}
 	return checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
 }
 
@@ -284,7 +265,7 @@ func checkAnswer(answer any, err error) (any, error) {
 // runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about d.
 func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
 	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, r.first(), ctx, d)
+	err = s.orNoConnection(err, &r.Call, ctx, d)
 	return s.recorded(r, outcome{sent, value, err})
 }
 
@@ -295,7 +276,7 @@ func (s *Sender) orNoConnection(err error, c *Call, ctx context.Context, d time.
 	if err == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) || ofTry && t.of.done.Load() {
 		return err
 	}
-	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), c.Keys[0])
+	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), c.key())
 }
 
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
@@ -325,22 +306,22 @@ func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (o o
 
 // recorded records the outcome of a try, which is in no batch, and logs the panic of a hook.
 func (s *Sender) recorded(r *Request, o outcome) outcome {
-	s.record(s.batchesOf(r), o)
+	s.record(s.batchesOf(&r.Call), o)
 	LogPanic(s.config.Log, o.err)
 	return o
 }
 
-// probe has all idle connections to the server of r used at the same time, by bounded commands, so that go-redis closes
+// probe has all idle connections to the server of c used at the same time, by bounded commands, so that go-redis closes
 // those that are dead: those of a process that was stopped for long, or of a host that has vanished. Otherwise each try
 // would be given the next one of them. It does so once in ResendTime at most, and not while others have not ended: a
 // connection that go-redis has not begun may take longer. The channel is closed when they have ended; it is nil if there
 // are none.
-func (s *Sender) probe(r *Request) <-chan struct{} {
-	b := s.batchesOf(r)
+func (s *Sender) probe(c *Call) <-chan struct{} {
+	b := s.batchesOf(c)
 	if b == nil || s.config.Bounded == nil || s.slowness.get() > s.config.Bounded.Bound()/boundShare {
 		return nil
 	}
-	n, now, key := s.idleConns(r), time.Now(), r.key()
+	n, now, key := s.idleConns(c), time.Now(), c.key()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n == 0 || b.probes != nil || now.Sub(b.probed) < ResendTime {
@@ -391,26 +372,26 @@ func (s *Sender) noteLate(began time.Time, err error) {
 // bounded: so for the goroutine of its caller the server must have answered just now. And the caller must have the time: a
 // caller whose context is canceled during the call leaves when the call ends.
 func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) (bounded, onCaller bool) {
-	if s.config.Bounded == nil || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
+	if s.config.Bounded == nil || r.Long || s.unhealthy.Load() {
 		return false, false
 	}
-	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(r)
+	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(&r.Call)
 	if bound == 0 || b == nil || s.slowness.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
 		return false, false
 	}
 	heard := time.Duration(b.heard.Load())
 	silence := at - heard
 	hasOne := silence < idleTime && s.asking.Load() == 1 // that of the last call, and go-redis need not be asked
-	bounded = heard >= 0 && (hasOne || s.idleConns(r) > s.config.MinIdle)
+	bounded = heard >= 0 && (hasOne || s.idleConns(&r.Call) > s.config.MinIdle)
 	return bounded, bounded && w.OnCaller && silence < s.config.Fresh && w.hasUntil(now.Add(bound))
 }
 
-// idleConns returns how many connections for a request are known to be idle.
-func (s *Sender) idleConns(r *Request) int {
+// idleConns returns how many connections for a call are known to be idle.
+func (s *Sender) idleConns(c *Call) int {
 	if s.config.Idle == nil || !s.knowsServers() {
 		return 0
 	}
-	return s.config.Idle(r.key())
+	return s.config.Idle(c.key())
 }
 
 // knowsServers reports whether there is only one server, or the servers of keys are known.
@@ -427,18 +408,18 @@ func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
 
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
-	return s.config.Batch && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
+	return s.config.Batch && underWay > s.batches.from && !r.Long && !s.unhealthy.Load()
 }
 
-// batchesOf returns the batches for the server of a request, or nil if the server is not known.
-func (s *Sender) batchesOf(r *Request) *batches {
+// batchesOf returns the batches for the server of a call, or nil if the server is not known.
+func (s *Sender) batchesOf(c *Call) *batches {
 	if s.config.Home == nil {
 		return s.batches
 	}
 	if !s.knowsServers() {
 		return nil
 	}
-	home := s.config.Home(r.key())
+	home := s.config.Home(c.key())
 	if home == "" {
 		return nil
 	}

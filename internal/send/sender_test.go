@@ -187,30 +187,6 @@ func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	assert.False(t, b.unhealthy.Load())
 }
 
-func TestPipelineIsARequestThatIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sent := 0
-		b := newBench(t, func(c *Config) {
-			c.Batch = true
-			c.Transport = renewing{outcomes: func() []Outcome {
-				if sent++; sent == 1 {
-					return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}}
-				}
-				return []Outcome{{Answer: reply(1, 0, 0)}, {Answer: reply(-1, 0, 0)}}
-			}}
-		})
-		b.batches.from = 0
-		a := b.do(Request{Pipeline: make([]Call, 2)})
-		replies, err := a.Replies()
-		require.NoError(t, err)
-		assert.Equal(t, []Reply{{1, 0, 0}, {-1, 0, 0}}, replies)
-		assert.Equal(t, 2, sent)
-		assert.Equal(t, 1, a.Unknown)
-		synctest.Wait()
-		b.idle()
-	})
-}
-
 // A hook that ends the caller's own goroutine leaves the Sender unchanged.
 func TestHookThatEndsTheCallerLeavesNothingBehind(t *testing.T) {
 	in(t, func(b *bench) {

@@ -436,7 +436,6 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 		"ctx has a deadline": {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(500 * time.Millisecond) }}, want: true},
 		"ctx ends soon":      {change: change{wait: func(w *Wait) { w.Ctx = endsAfter(boundedTime - 1) }}, elsewhere: true},
 		"patience":           {change: change{wait: func(w *Wait) { w.NoWait = true }}, want: true},
-		"a pipeline":         {change: change{request: func(r *Request) { r.Pipeline = []Call{r.Call} }}},
 		"a long call":        {change: change{request: func(r *Request) { r.Long = true }}},
 		"unhealthy":          {change: change{sender: func(s *Sender) { s.unhealthy.Store(true) }}},
 		"slow": {change: change{sender: func(s *Sender) {
