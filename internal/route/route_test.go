@@ -18,7 +18,7 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 		1001 * time.Millisecond: 0, -1: 0} {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
 		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
-			assert.Equal(t, want, New(rdb).Sending(rdb, send.Synced{}).OnCallerTime, "%T with a read timeout of %v", rdb, readTimeout)
+			assert.Equal(t, want, New(rdb).Sending(send.Synced{}).OnCallerTime, "%T with a read timeout of %v", rdb, readTimeout)
 			assert.NoError(t, rdb.Close())
 		}
 	}

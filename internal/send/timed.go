@@ -91,7 +91,7 @@ func NewTimed(rdb redis.UniversalClient) *Timed {
 	default:
 		return nil
 	}
-	if !setDeadlines(read, write) {
+	if read < 0 || write < 0 { // so go-redis stores -2; -1, no limit, is 0 there
 		return nil
 	}
 	if read > 0 {
