@@ -54,9 +54,6 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 			pool := s.pool(key)
 			return pool.IdleConns == 0 && int(pool.TotalConns) >= size
 		}
-		if t := ReadTimeout(s.rdb); t <= send.ResendTime {
-			c.OnCallerTime = max(t, 0)
-		}
 	}
 	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
 		c.Bounded, c.MinIdle, c.Fresh = timed, timed.MinIdle, timed.Fresh

@@ -284,9 +284,6 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		}
 		r.sent, bounded = time.Now(), false
 	}
-	if r.mayRunOnCaller(w, r.sent) { // go-redis limits the wait for the answer, but dials an unreachable host several times
-		return r.ranOnCaller(w, r.runOnce(r.limit.of(w.Ctx, r.sent), ResendTime, &r.req, r.sent))
-	}
 	r.start(w.Ctx, bounded && r.tries == 1)
 	return outcome{}, nil
 }

@@ -302,6 +302,7 @@ func TestFinalErrorIsNotRepeated(t *testing.T) {
 func TestFirstTryIsMadeEvenIfTheTimeIsUp(t *testing.T) {
 	for _, change := range []func(*Config){func(*Config) {}, inline} {
 		in(t, func(b *bench) {
+			b.isFast()
 			w := b.wait(context.Background())
 			w.Deadline, w.OnCaller = time.Now(), true
 			answers(t, "x", b.Do(w, request("x"), time.Time{}))

@@ -10,8 +10,7 @@
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
 //     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
 //     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
-//     every first try, whatever the read timeout of the Redis client is (timed.go). Otherwise the read timeout has to
-//     be as short as ResendTime.
+//     every first try (timed.go).
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
@@ -42,9 +41,6 @@ type Config struct {
 	Home func(key string) string
 	// Bounded, if not nil, sends the calls that callers send on their own goroutines while Redis is quick.
 	Bounded Bounder
-	// OnCallerTime is the time after which a call certainly ends, with or without an answer. 0 means that it may take
-	// longer than ResendTime.
-	OnCallerTime time.Duration
 	// Confirm is the additional time that an answer may take because replicas confirm it.
 	Confirm time.Duration
 	// Idle returns the number of idle connections to the server of a key. If Idle is nil, it is not known. With TLS, or
@@ -262,10 +258,10 @@ func checkAnswer(answer any, err error) (any, error) {
 	return answer, err
 }
 
-// runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about d.
-func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
+// runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about ConnectTime.
+func (s *Sender) runOnce(ctx context.Context, r *Request, sent time.Time) outcome {
 	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, &r.Call, ctx, d)
+	err = s.orNoConnection(err, &r.Call, ctx, ConnectTime)
 	return s.recorded(r, outcome{sent, value, err})
 }
 
@@ -396,15 +392,6 @@ func (s *Sender) idleConns(c *Call) int {
 
 // knowsServers reports whether there is only one server, or the servers of keys are known.
 func (s *Sender) knowsServers() bool { return s.config.Home == nil || s.answered.Load() }
-
-// mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
-// if Redis has answered the last call. A caller whose time may end before the call certainly ends, including the wait
-// for a connection, lets another goroutine send it, and leaves in time. A caller whose context is canceled during the
-// call leaves when the call ends.
-func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
-	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
-	return w.OnCaller && s.config.OnCallerTime != 0 && !s.unhealthy.Load() && w.hasUntil(now.Add(least))
-}
 
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {

@@ -499,12 +499,6 @@ func endsAfter(d time.Duration) context.Context {
 	return endingCtx{context.Background(), time.Now().Add(d)}
 }
 
-// isFast makes the sender believe that Redis has answered fast for a while.
-func (b *bench) isFast() {
-	b.slowness.d.Store(int64(leastSlowness))
-	b.batches.heard.Store(int64(time.Since(b.began)))
-}
-
 func bounded(takes time.Duration) func(*Config) {
 	return func(c *Config) {
 		c.Bounded, c.Idle, c.Fresh = &bounder{bound: boundedTime, d: takes}, func(string) int { return 1 }, heardTime
