@@ -145,7 +145,7 @@ func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 // Prompt returns the configuration with which callers send the calls of t themselves, after the first one.
 func Prompt(t send.Transport) send.Config {
 	p := &prompt{Transport: t}
-	return send.Config{Transport: p, Bounded: p, Idle: func(string) int { return int(p.idle.Load()) }, Fresh: time.Hour}
+	return send.Config{Transport: p, Bounded: p, Idle: func(string) int { return int(p.idle.Load()) }}
 }
 
 type prompt struct {

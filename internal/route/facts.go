@@ -56,7 +56,7 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 		}
 	}
 	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
-		c.Bounded, c.MinIdle, c.Fresh = timed, timed.MinIdle, timed.Fresh
+		c.Bounded = timed
 	}
 	return c
 }

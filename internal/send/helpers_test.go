@@ -121,7 +121,7 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 
 // inline has callers send their calls themselves, once Redis isFast.
 func inline(c *Config) {
-	c.Bounded, c.Idle, c.Fresh = prompt{c.Transport}, func(string) int { return 1 }, heardTime
+	c.Bounded, c.Idle = prompt{c.Transport}, func(string) int { return 1 }
 }
 
 // prompt is a Bounder that runs calls as its Transport does.

@@ -118,7 +118,7 @@ func TestAnswerTellsOfAllTries(t *testing.T) {
 			b := newBench(t, func(c *Config) {
 				c.Transport, c.Batch, c.Idle = m, m.n(2) == 0, func(string) int { return 1 }
 				if m.n(2) == 0 {
-					c.Bounded, c.Fresh = m, heardTime
+					c.Bounded = m
 				}
 			})
 			b.isFast()

@@ -47,10 +47,6 @@ type Config struct {
 	// behind a proxy, a connection may have been closed, which is noticed only when it is used. Like Home it is not
 	// called before a call was answered if there are several servers.
 	Idle func(key string) int
-	// MinIdle is how many idle connections may be such that no request has used yet.
-	MinIdle int
-	// Fresh is how long after an answer of a server calls to it are bounded: go-redis may use the connection again.
-	Fresh time.Duration
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
@@ -64,11 +60,10 @@ type Config struct {
 }
 
 const (
-	heardTime   = time.Second      // Config.Fresh at most
-	idleTime    = time.Millisecond // how long the connection of an answer counts as idle
-	maxLate     = 3                // bounded calls, one after the other, that end much too late
-	unboundTime = time.Minute      // without bounded calls after that
-	never       = -heardTime       // for batches.heard
+	heardTime   = time.Second // after the last answer of a server, callers may send bounded calls to it
+	maxLate     = 3           // bounded calls, one after the other, that end much too late
+	unboundTime = time.Minute // without bounded calls after that
+	never       = -heardTime  // for batches.heard
 )
 
 // A Sender sends the requests of one Client.
@@ -376,10 +371,8 @@ func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) (bounded, onCaller
 		return false, false
 	}
 	heard := time.Duration(b.heard.Load())
-	silence := at - heard
-	hasOne := silence < idleTime && s.asking.Load() == 1 // that of the last call, and go-redis need not be asked
-	bounded = heard >= 0 && (hasOne || s.idleConns(&r.Call) > s.config.MinIdle)
-	return bounded, bounded && w.OnCaller && silence < s.config.Fresh && w.hasUntil(now.Add(bound))
+	bounded = heard >= 0 && s.idleConns(&r.Call) > 0
+	return bounded, bounded && w.OnCaller && at-heard < heardTime && w.hasUntil(now.Add(bound))
 }
 
 // idleConns returns how many connections for a call are known to be idle.

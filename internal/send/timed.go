@@ -12,8 +12,8 @@ package send
 //   - The bound is for the answer. For a connection the call waits for a quarter of its time at most. If it gets none, it
 //     was not sent. Only the end of that wait has the error errUnsent: the error of a connection may look like that of
 //     any context.
-//   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection that was
-//     in use, and the server must have answered lately: see Sender.mayBound.
+//   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection, and the
+//     server must have answered lately: see Sender.mayBound.
 //   - If a hook repeats a call, or hides that it has no answer, a run that Redis may still be going to make is not
 //     forgotten. After each run that has failed go-redis asks the command whether it may be repeated, and later tells it
 //     the error, unless a hook keeps it. Hooks may do both as well, so it matters who does.
@@ -67,9 +67,6 @@ var errRepeated = errors.New("a hook of the Redis client has hidden an outcome o
 
 // A Timed is a Bounder on a Redis client of any type.
 type Timed struct {
-	MinIdle int           // for Config.MinIdle
-	Fresh   time.Duration // for Config.Fresh
-
 	rdb   redis.UniversalClient
 	bound time.Duration
 	limit limit            // of the time for a connection
@@ -80,14 +77,13 @@ type Timed struct {
 // NewTimed returns the Timed on rdb. It returns nil if the options of rdb are not known, if it sets no deadlines, or if
 // it reads from the replicas of a Cluster: then go-redis asks for information about commands first.
 func NewTimed(rdb redis.UniversalClient) *Timed {
-	t := &Timed{rdb: rdb, bound: boundedTime, Fresh: heardTime}
-	var read, write, maxIdle time.Duration
+	t := &Timed{rdb: rdb, bound: boundedTime}
+	var read, write time.Duration
 	switch one, cluster := OptionsOf(rdb); {
 	case one != nil:
-		read, write, maxIdle, t.MinIdle = one.ReadTimeout, one.WriteTimeout, one.ConnMaxIdleTime, one.MinIdleConns
+		read, write = one.ReadTimeout, one.WriteTimeout
 	case cluster != nil && !cluster.ReadOnly:
 		read, write = cluster.ReadTimeout, cluster.WriteTimeout
-		maxIdle, t.MinIdle = cluster.ConnMaxIdleTime, cluster.MinIdleConns
 	default:
 		return nil
 	}
@@ -96,9 +92,6 @@ func NewTimed(rdb redis.UniversalClient) *Timed {
 	}
 	if read > 0 {
 		t.bound = min(read, boundedTime)
-	}
-	if maxIdle > 0 {
-		t.Fresh = min(maxIdle/2, heardTime)
 	}
 	t.limit.d = t.bound / 5
 	t.form = rdb.Pipeline().BLMove(context.Background(), "", "", "", "", t.bound-blockingExtra)

@@ -33,7 +33,7 @@ func newNodesBench(t testing.TB, rdb *redis.ClusterClient, outer redis.Universal
 	timed := NewTimed(outer)
 	require.NotNil(t, timed)
 	b := newBench(t, func(c *Config) {
-		c.Transport, c.Bounded, c.MinIdle, c.Fresh = NewRedis(outer, Synced{}), timed, timed.MinIdle, timed.Fresh
+		c.Transport, c.Bounded = NewRedis(outer, Synced{}), timed
 		c.Home = func(key string) string { return masterOf(rdb, key).Options().Addr }
 		c.Idle = func(key string) int { return int(masterOf(rdb, key).PoolStats().IdleConns) }
 	})

@@ -91,7 +91,7 @@ func timedBenchThrough(t testing.TB, outer redis.UniversalClient) *timedBench {
 	timed := NewTimed(outer)
 	require.NotNil(t, timed)
 	b := newBench(t, func(c *Config) {
-		c.Transport, c.Bounded, c.MinIdle, c.Fresh = NewRedis(outer, Synced{}), timed, timed.MinIdle, timed.Fresh
+		c.Transport, c.Bounded = NewRedis(outer, Synced{}), timed
 		c.Idle = func(string) int { return int(outer.PoolStats().IdleConns) }
 	})
 	return &timedBench{bench: b, timed: timed}
@@ -445,20 +445,10 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 			s.record(s.batches, outcome{sent: time.Now().Add(-boundedTime/boundShare - time.Millisecond)})
 		}}},
 		"no connection": {change: change{sender: func(s *Sender) {
-			time.Sleep(idleTime)
 			s.config.Idle = func(string) int { return 0 }
 		}}},
-		"that of the last call": {change: change{sender: func(s *Sender) { s.config.MinIdle = 1 }}, want: true},
-		"silent for a second":   {change: change{sender: func(*Sender) { time.Sleep(heardTime) }}, elsewhere: true},
-		"heard a moment ago":    {change: change{sender: func(*Sender) { time.Sleep(heardTime - 1) }}, want: true},
-		"no used connection": {change: change{sender: func(s *Sender) {
-			time.Sleep(idleTime)
-			s.config.MinIdle = 1
-		}}},
-		"others under way": {change: change{sender: func(s *Sender) {
-			s.config.MinIdle = 1
-			s.asking.Add(1)
-		}}},
+		"silent for a second": {change: change{sender: func(*Sender) { time.Sleep(heardTime) }}, elsewhere: true},
+		"heard a moment ago":  {change: change{sender: func(*Sender) { time.Sleep(heardTime - 1) }}, want: true},
 		"at present not": {change: change{sender: func(s *Sender) {
 			s.config.Bounded.(*bounder).bound = 0
 		}}},
@@ -477,9 +467,7 @@ func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 				if row.sender != nil {
 					row.sender(b.Sender)
 				}
-				b.asking.Add(1)
 				bounded, onCaller := b.mayBound(w, &r, time.Now())
-				b.asking.Store(0)
 				assert.Equal(t, row.want, onCaller)
 				assert.Equal(t, row.want || row.elsewhere, bounded)
 			}, bounded(0))
@@ -501,7 +489,7 @@ func endsAfter(d time.Duration) context.Context {
 
 func bounded(takes time.Duration) func(*Config) {
 	return func(c *Config) {
-		c.Bounded, c.Idle, c.Fresh = &bounder{bound: boundedTime, d: takes}, func(string) int { return 1 }, heardTime
+		c.Bounded, c.Idle = &bounder{bound: boundedTime, d: takes}, func(string) int { return 1 }
 	}
 }
 
@@ -722,21 +710,4 @@ func TestOnlyRunsOfABoundedCallCount(t *testing.T) {
 			newTimedBench(t, rdb).bounds()
 		})
 	}
-}
-
-// A caller that has to leave soon does not begin a connection: go-redis waits for that as long as the user allows.
-func TestCallerWithADeadlineBeginsNoConnection(t *testing.T) {
-	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	rdb := p.Client(func(o *redis.Options) { o.ConnMaxIdleTime = 2 * boundedTime })
-	b := newTimedBench(t, rdb)
-	b.bounds()
-	time.Sleep(2 * boundedTime) // the connection is too old
-	p.On(testredis.Command("hello"), testredis.StallReply).Times(testredis.Always)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*boundedTime)
-	defer cancel()
-	began := time.Now()
-	a := b.send(ctx)
-	assert.ErrorIs(t, a.Err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(began), 2*boundedTime+slack)
 }
