@@ -60,10 +60,10 @@ type Config struct {
 }
 
 const (
-	heardTime   = time.Second // after the last answer of a server, callers may send bounded calls to it
-	maxLate     = 3           // bounded calls, one after the other, that end much too late
-	unboundTime = time.Minute // without bounded calls after that
-	never       = -heardTime  // for batches.heard
+	heardTime   = time.Second   // after the last answer of a server, callers may send bounded calls to it
+	maxLate     = 2 * batchFrom // bounded calls, one after the other, that end much too late
+	unboundTime = time.Minute   // without bounded calls after that
+	never       = -heardTime    // for batches.heard
 )
 
 // A Sender sends the requests of one Client.
@@ -82,10 +82,8 @@ type Sender struct {
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 
-	// Of the bounded calls that ended much later than they should, one after the other:
-	late       atomic.Int32
-	lateUntil  atomic.Int64 // when the last one ended, in ns since began
-	unboundFor atomic.Int64 // until when no call is bounded, because there were too many
+	late       atomic.Int32 // bounded calls that ended much later than they should, one after the other
+	unboundFor atomic.Int64 // until when no call is bounded, because there were too many, in ns since began
 }
 
 // New returns a Sender.
@@ -337,24 +335,18 @@ func (s *Sender) probe(c *Call) <-chan struct{} {
 }
 
 // noteLate records whether a bounded call that has ended with err was ended in time. If go-redis bounds calls in another
-// way than relock expects, each of them is late. But calls that were under way at the same time are late together if the
-// process was stopped for a while.
+// way than relock expects, each of them is late. If the process was stopped for a while, those are that were under way.
 func (s *Sender) noteLate(began time.Time, err error) {
-	if !timedOut(err) {
-		return
-	}
-	if time.Since(began) <= 2*s.config.Bounded.Bound() {
+	switch took := time.Since(began); {
+	case !timedOut(err):
+	case took <= 2*s.config.Bounded.Bound():
 		s.late.Store(0)
-		return
+	case s.late.Add(1) == maxLate:
+		s.late.Store(0)
+		s.unboundFor.Store(int64(time.Since(s.began) + unboundTime))
+		s.config.Log.Warn("relock: requests to Redis end too late: for a while they get goroutines of their own",
+			"took", took, "bound", s.config.Bounded.Bound())
 	}
-	now, last := int64(time.Since(s.began)), s.lateUntil.Load()
-	if int64(began.Sub(s.began)) < last || !s.lateUntil.CompareAndSwap(last, now) || s.late.Add(1) < maxLate {
-		return
-	}
-	s.late.Store(0)
-	s.unboundFor.Store(now + int64(unboundTime))
-	s.config.Log.Warn("relock: requests to Redis end too late: for a while they get goroutines of their own",
-		"took", time.Since(began), "bound", s.config.Bounded.Bound())
 }
 
 // mayBound reports whether a call may be bounded, and whether the goroutine of its caller may send it then. If the call
