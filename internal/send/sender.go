@@ -140,12 +140,6 @@ type OrphanHandler interface {
 	HandleOrphan(sent time.Time, answer any, err error)
 }
 
-// An OrphanFunc is a function that implements OrphanHandler.
-type OrphanFunc func(sent time.Time, answer any, err error)
-
-// HandleOrphan calls f.
-func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent, answer, err) }
-
 // An Answer is what is known about a request.
 type Answer struct {
 	Value any       // of the last try that has ended: the answer of a script
@@ -237,12 +231,6 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 	return replies, errs
 }
 
-// runTransport sends a request once and waits for the outcome.
-func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err error) {
-	defer recovered(&err)
-	return checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
-}
-
 // checkAnswer returns the answer of a script, or an error if it has a form that no script of a lock answers in.
 func checkAnswer(answer any, err error) (any, error) {
 	if _, list := answer.([]any); !list && answer != "" { // the list of Inspect, or no lock at all
@@ -253,9 +241,13 @@ func checkAnswer(answer any, err error) (any, error) {
 
 // runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about ConnectTime.
 func (s *Sender) runOnce(ctx context.Context, r *Request, sent time.Time) outcome {
-	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, &r.Call, ctx, ConnectTime)
-	return s.recorded(r, outcome{sent, value, err})
+	o := outcome{sent: sent}
+	o.err = CatchPanic(func() (err error) {
+		o.value, err = checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
+		return err
+	})
+	o.err = s.orNoConnection(o.err, &r.Call, ctx, ConnectTime)
+	return s.recorded(r, o)
 }
 
 // orNoConnection returns err, or another error if err reports the end of ctx, and the context of the caller is not done.
@@ -398,9 +390,7 @@ func (s *Sender) batchesOf(c *Call) *batches {
 	if b, ok := s.homes.Load(home); ok {
 		return b.(*batches)
 	}
-	b := newBatches(s)
-	b.from = s.batches.from
-	one, _ := s.homes.LoadOrStore(home, b)
+	one, _ := s.homes.LoadOrStore(home, newBatches(s))
 	return one.(*batches)
 }
 
