@@ -87,16 +87,13 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		nodeTimeout: o.nodeTimeout,
 		synced:      o.synced,
 	}
-	if finite := send.NewFinite(rdb); finite != nil {
-		in.rdb = finite
-	}
 	in.servers = route.New(in.rdb)
 	in.wire = record.Client{
 		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
 	config := c.config(in.wire.ID, o)
 	config.Servers, config.Group = in.servers, in.servers.Group
-	in.engine = engine.New(config, in.servers.Sending(rdb, o.synced))
+	in.engine = engine.New(config, in.servers.Sending(o.synced))
 	return c, nil
 }
 

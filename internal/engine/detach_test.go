@@ -215,7 +215,7 @@ func (t *exitingTransport) Run(ctx context.Context, c send.Call, first bool) (an
 func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
-		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
+		e := joinSending(t, r.Redis, "client", fakeredis.Prompt(r))
 		d := e.mustDetach(time.Hour)
 		r.exits.Store(true)
 		go func() {
@@ -234,12 +234,12 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
-		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
+		e := joinSending(t, r.Redis, "client", fakeredis.Prompt(r))
 		l := newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
 		e.take(l, 1)
 		e.fail(func(verb string) fakeredis.Fault {
 			if verb == "rename" {
-				return fakeredis.Fault{Late: 900 * time.Millisecond}
+				return fakeredis.Fault{Late: 400 * time.Millisecond}
 			}
 			r.exits.Store(verb == "renew")
 			return fakeredis.Fault{}

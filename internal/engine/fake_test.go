@@ -292,14 +292,18 @@ func (e *bubbleEngine) guarded(o Owner) context.Context {
 
 // inBubble runs f on a new engine in a bubble of synctest, and asserts afterwards that the engine has no wait queues
 // left. It runs f twice. In the first run every request is sent on another goroutine, and can be abandoned. In the
-// second run a caller that has the time sends on its own goroutine.
+// second run a caller that has the time sends on its own goroutine, after the first request.
 func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 	t.Helper()
-	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
+	for _, name := range []string{"goroutine", "inline"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := fakeredis.New()
-				f(t, joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}))
+				config := send.Config{Transport: r}
+				if name == "inline" {
+					config = fakeredis.Prompt(r)
+				}
+				f(t, joinSending(t, r, "client", config))
 			})
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
@@ -139,6 +140,34 @@ func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
 		return nil, err
 	}
 	return answer, nil
+}
+
+// Prompt returns the configuration with which callers send the calls of t themselves, after the first one.
+func Prompt(t send.Transport) send.Config {
+	p := &prompt{Transport: t}
+	return send.Config{Transport: p, Bounded: p, Idle: func(string) int { return int(p.idle.Load()) }}
+}
+
+type prompt struct {
+	send.Transport
+	idle atomic.Int64 // 1: the last call has not failed
+}
+
+func (*prompt) Bound() time.Duration { return 4 * send.ResendTime }
+func (*prompt) Probe(string)         {}
+
+func (p *prompt) Run(ctx context.Context, c send.Call, taking bool) (any, error) {
+	p.idle.Store(0)
+	answer, err := p.Transport.Run(ctx, c, taking)
+	if err == nil {
+		p.idle.Store(1)
+	}
+	return answer, err
+}
+
+func (p *prompt) RunBounded(ctx context.Context, _ time.Time, c send.Call) (any, error, bool) {
+	answer, err := p.Run(context.WithoutCancel(ctx), c, false)
+	return answer, err, true
 }
 
 // text returns the answer of Redis that a reply is read from.

@@ -226,12 +226,21 @@ func Refused(err error) bool {
 			strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
-// AwaitSubscribed waits until a waiter for l has subscribed, its subscription was refused, or it has an answer.
-func AwaitSubscribed(t testing.TB, l relock.Locker, got <-chan error) {
-	wakeups := EngineOf(ClientOf(l)).Hub()
-	testredis.Await(t, "a waiter is subscribed", ClusterSoon, func() bool {
-		return wakeups.Answered() || len(got) > 0
+// AwaitListener waits until a waiter of the Client of l listens, or has an answer.
+func AwaitListener(t testing.TB, l relock.Locker, got <-chan error) {
+	e := EngineOf(ClientOf(l))
+	testredis.Await(t, "a waiter listens", ClusterSoon, func() bool {
+		return e.Probe().Stats().Listeners > 0 || len(got) > 0
 	})
+}
+
+// Subscribed reports whether c is subscribed to channel.
+func Subscribed(c *relock.Client, channel string) bool {
+	l := EngineOf(c).Hub().JoinConfirmed(channel)
+	if l != nil {
+		l.Leave()
+	}
+	return l != nil
 }
 
 func Without(all []string, one string) []string {

@@ -27,8 +27,8 @@ func ReadTimeout(rdb redis.UniversalClient) time.Duration {
 	return 0
 }
 
-// Sending returns how requests are sent to rdb. s has the servers of rdb, through a Redis client that waits for a finite time.
-func (s *Servers) Sending(rdb redis.UniversalClient, synced send.Synced) send.Config {
+// Sending returns how requests are sent to the servers.
+func (s *Servers) Sending(synced send.Synced) send.Config {
 	c := send.Config{
 		Transport: send.NewRedis(s.rdb, synced),
 		Confirm:   synced.Within,
@@ -40,7 +40,7 @@ func (s *Servers) Sending(rdb redis.UniversalClient, synced send.Synced) send.Co
 	// The Process of a type that embeds one of these may do more, which a pipeline does not call, and may send a request
 	// again by itself.
 	size, ours := 0, true
-	switch rdb := rdb.(type) {
+	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		size = rdb.Options().PoolSize
 	case *redis.ClusterClient:
@@ -54,12 +54,9 @@ func (s *Servers) Sending(rdb redis.UniversalClient, synced send.Synced) send.Co
 			pool := s.pool(key)
 			return pool.IdleConns == 0 && int(pool.TotalConns) >= size
 		}
-		if t := ReadTimeout(rdb); t <= send.ResendTime {
-			c.OnCallerTime = max(t, 0)
-		}
 	}
 	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
-		c.Bounded, c.MinIdle, c.Fresh = timed, timed.MinIdle, timed.Fresh
+		c.Bounded = timed
 	}
 	return c
 }

@@ -2,27 +2,12 @@ package route
 
 import (
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
-
-// L7: a request is sent on the goroutine of its caller only if the read timeout of the Redis client ends the wait for
-// an answer in time to send it again.
-func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
-	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second,
-		1001 * time.Millisecond: 0, -1: 0} {
-		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
-		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
-			assert.Equal(t, want, New(rdb).Sending(rdb, send.Synced{}).OnCallerTime, "%T with a read timeout of %v", rdb, readTimeout)
-			assert.NoError(t, rdb.Close())
-		}
-	}
-}
 
 // The servers of a Cluster before Redis 7.0 report that they have no sharded pub/sub. Then any of them can be used.
 func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {

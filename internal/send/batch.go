@@ -91,7 +91,7 @@ type batchedCall struct {
 // sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
 // has to go out by itself. The error is the reason why the caller leaves.
 func (r *retry) sendInBatch(w *Wait) (o outcome, why error, sent bool) {
-	b := r.batchesOf(&r.req)
+	b := r.batchesOf(&r.req.Call)
 	if b == nil {
 		return outcome{}, nil, false
 	}

@@ -421,7 +421,6 @@ func TestOnlyCallsOfAHealthyServerGoIntoBatches(t *testing.T) {
 		b.unhealthy.Store(true)
 		answers(b.t, alone+"x", b.ask(context.Background(), "x", nil))
 		assert.Empty(b.t, b.fake.pipelines())
-		assert.False(b.t, b.mayBatch(&Request{Pipeline: make([]Call, 1)}, 100))
 	})
 	assert.False(t, newBench(t).mayBatch(&Request{}, 100))
 }

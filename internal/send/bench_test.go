@@ -14,7 +14,8 @@ func (c constant) RunAll(context.Context, []Call, bool) (_ []Outcome) { return n
 
 // uncontended returns a function that does what Lock does with a Sender: one call on the caller's goroutine.
 func uncontended(tb testing.TB) func() {
-	s := newBench(tb, inline, func(c *Config) { c.Batch, c.Transport = true, constant{reply(1, 0, 0)} })
+	s := newBench(tb, func(c *Config) { c.Batch, c.Transport = true, constant{reply(1, 0, 0)} }, inline)
+	s.isFast()
 	late := new(orphans)
 	keys, args := []string{"x"}, []any{"field", 30000}
 	return func() {
@@ -40,7 +41,7 @@ func BenchmarkInline(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnGoroutine makes the same call on a goroutine of its own, as with a long read timeout.
+// BenchmarkOwnGoroutine makes the same call on a goroutine of its own.
 func BenchmarkOwnGoroutine(b *testing.B) {
 	b.ReportAllocs()
 	s := newBench(b, func(c *Config) { c.Transport = constant{reply(1, 0, 0)} })

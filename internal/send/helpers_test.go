@@ -119,7 +119,27 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 	return b
 }
 
-func inline(c *Config) { c.OnCallerTime = ResendTime }
+// inline has callers send their calls themselves, once Redis isFast.
+func inline(c *Config) {
+	c.Bounded, c.Idle = prompt{c.Transport}, func(string) int { return 1 }
+}
+
+// prompt is a Bounder that runs calls as its Transport does.
+type prompt struct{ Transport }
+
+func (prompt) Bound() time.Duration { return boundedTime }
+func (prompt) Probe(string)         {}
+
+func (p prompt) RunBounded(ctx context.Context, _ time.Time, c Call) (any, error, bool) {
+	answer, err := p.Run(ctx, c, false)
+	return answer, err, true
+}
+
+// isFast makes the sender believe that Redis has answered fast for a while.
+func (b *bench) isFast() {
+	b.slowness.d.Store(int64(leastSlowness))
+	b.batches.heard.Store(int64(time.Since(b.began)))
+}
 
 func (b *bench) wait(ctx context.Context) *Wait { return &Wait{Ctx: ctx, Closed: b.closed} }
 

@@ -34,14 +34,6 @@ func (l *limit) begin(now time.Time) context.Context {
 	return l.current
 }
 
-// of returns a context with the values of ctx, but not with its cancellation, that is canceled after the limit.
-func (l *limit) of(ctx context.Context, now time.Time) context.Context {
-	if ctx == context.Background() { // it has no values
-		return l.begin(now)
-	}
-	return limited{l.begin(now), ctx}
-}
-
 // undated is a context that is canceled, but reports no deadline in advance. With ContextTimeoutEnabled, go-redis
 // would take the deadline for the time that the answer may take, and close a connection whose answer arrives a little
 // later. A call that waits for a connection still ends when the context is canceled.

@@ -22,8 +22,7 @@ func TestLimitEndsAtMostAQuarterLater(t *testing.T) {
 		for range 10 {
 			go func() {
 				start := time.Now()
-				ctx := l.of(withValue, start)
-				assert.Equal(t, "v", ctx.Value(key{}))
+				ctx := l.begin(start)
 				_, has := ctx.Deadline()
 				assert.False(t, has, "a deadline that go-redis would take for that of the answer")
 				<-ctx.Done()
@@ -41,7 +40,7 @@ func TestLimitsThatBeginTogetherShareATimer(t *testing.T) {
 		l := limit{d: time.Second}
 		now := time.Now()
 		first := l.begin(now)
-		assert.Equal(t, first.Done(), l.of(context.Background(), now.Add(time.Second/4)).Done())
+		assert.Equal(t, first.Done(), l.begin(now.Add(time.Second/4)).Done())
 		assert.NotEqual(t, first.Done(), l.begin(now.Add(time.Second/4+1)).Done())
 	})
 }

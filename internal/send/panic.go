@@ -39,15 +39,12 @@ func OfHook(err error) bool { return PanicOf(err) != nil || errors.Is(err, ErrHo
 
 // CatchPanic calls f, and returns a panic of f as an error.
 func CatchPanic(f func() error) (err error) {
-	defer recovered(&err)
+	defer func() {
+		if why := recover(); why != nil {
+			err = &HookPanic{why, debug.Stack()}
+		}
+	}()
 	return f()
-}
-
-// recovered, which is deferred, stores a panic in err.
-func recovered(err *error) {
-	if why := recover(); why != nil {
-		*err = &HookPanic{why, debug.Stack()}
-	}
 }
 
 // LogPanic logs the stack if err is the panic of a hook.

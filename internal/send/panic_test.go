@@ -41,6 +41,7 @@ func TestPanicOfAHookEndsACallOfAForegroundCaller(t *testing.T) {
 					}
 					return echo(c), nil
 				})
+				b.isFast()
 				w := b.wait(context.Background())
 				w.OnCaller = true
 				faults.Store(1)

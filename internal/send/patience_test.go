@@ -40,7 +40,7 @@ func (b *bench) takes(d time.Duration) {
 // The request of a caller that does not wait is abandoned when its patience has run out, also in a batch, and its
 // outcome becomes an orphan. An orphan that was answered makes the next caller stay longer.
 func TestCallerThatDoesNotWaitGivesUpSoon(t *testing.T) {
-	for name, change := range map[string]func(*Config){"goroutine": func(*Config) {}, "inline": inline,
+	for name, change := range map[string]func(*Config){"goroutine": func(*Config) {},
 		"batch": func(c *Config) { c.Batch = true }} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

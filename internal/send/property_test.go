@@ -117,11 +117,8 @@ func TestAnswerTellsOfAllTries(t *testing.T) {
 			m.calm = m.n(2) == 0
 			b := newBench(t, func(c *Config) {
 				c.Transport, c.Batch, c.Idle = m, m.n(2) == 0, func(string) int { return 1 }
-				switch m.n(3) {
-				case 0:
-					c.Bounded, c.Fresh = m, heardTime
-				case 1:
-					c.OnCallerTime = ResendTime
+				if m.n(2) == 0 {
+					c.Bounded = m
 				}
 			})
 			b.isFast()

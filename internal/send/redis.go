@@ -18,8 +18,8 @@ type Transport interface {
 	// Run runs one call by itself. If the call acquires or extends something (taking), the error is ErrNotSynced unless
 	// enough replicas have confirmed the call.
 	Run(ctx context.Context, c Call, taking bool) (answer any, err error)
-	// RunAll runs calls in pipelines. If they acquire or renew something, the error of those that do is ErrNotSynced
-	// unless enough replicas have confirmed them. RunAll does not keep calls.
+	// RunAll runs calls in pipelines. If they acquire or renew something (taking), they are for one server as a rule, and
+	// the error of those that do is ErrNotSynced unless enough replicas have confirmed them. RunAll does not keep calls.
 	RunAll(ctx context.Context, calls []Call, taking bool) []Outcome
 }
 
@@ -94,19 +94,13 @@ func (p pipeline) run(ctx context.Context, calls []Call) []Outcome {
 // send sends the calls with these indexes, by digest or with the whole source, and stores their outcomes. It returns
 // the indexes of the calls whose scripts the server does not know.
 func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole bool, outcomes []Outcome) (unknown []int) {
-	words := 0
-	for _, n := range which {
-		words += calls[n].words()
-	}
-	cmds, room := make([]redis.Cmd, len(which)), make([]any, words) // allocated together
-	pipe := p.rdb.Pipeline()
+	cmds, pipe := make([]onceCmd, len(which)), p.rdb.Pipeline()
 	for i, n := range which {
 		if p.asking {
 			_ = pipe.Process(ctx, newOnceCmd(ctx, "asking"))
 		}
-		words = calls[n].words()
-		_ = pipe.Process(ctx, calls[n].commandIn(&cmds[i], room[:0:words], ctx, whole))
-		room = room[words:]
+		cmds[i] = calls[n].command(ctx, whole)
+		_ = pipe.Process(ctx, cmds[i])
 	}
 	_, failed := pipe.Exec(ctx) // the error of the first command that failed
 	for i, n := range which {

@@ -140,20 +140,17 @@ func make2(c Call) []Call { return []Call{c, c} }
 func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	t.Parallel()
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	for _, canInline := range []time.Duration{0, ResendTime} {
-		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
-		b := newBench(t, func(c *Config) { c.Transport, c.OnCallerTime = NewRedis(rdb, Synced{}), canInline })
-		w := &Wait{Ctx: context.Background(), OnCaller: true}
-		r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
-		require.NoError(t, b.Do(w, r, time.Time{}).Err) // so that there is a connection
-		p.Latency(150 * time.Millisecond)
-		dials := rdb.PoolStats().Misses
-		a := b.Do(w, r, time.Time{})
-		p.Latency(0)
-		require.NoError(t, a.Err)
-		assert.Zero(t, a.Unknown)
-		assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections")
-	}
+	rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
+	b := newBench(t, func(c *Config) { c.Transport = NewRedis(rdb, Synced{}) })
+	r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
+	require.NoError(t, b.do(r).Err) // so that there is a connection
+	p.Latency(150 * time.Millisecond)
+	dials := rdb.PoolStats().Misses
+	a := b.do(r)
+	p.Latency(0)
+	require.NoError(t, a.Err)
+	assert.Zero(t, a.Unknown)
+	assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections")
 }
 
 // A bounded call rests on the way in which go-redis makes up the read timeout of a command: see Timed.

@@ -88,7 +88,7 @@ func (r *retry) run(w *Wait) Answer {
 		case why != nil:
 			return r.leave(w, why)
 		case o.silent() && r.enough(w):
-			return r.answer(r.Explain(Silence(time.Since(r.began), r.tries, r.last.err), r.req.key()), false)
+			return r.answer(r.Explain(Silence(time.Since(r.began), r.tries, r.last.err), r.req.Call.key()), false)
 		case o.silent():
 		case o.err == nil:
 			r.last = o
@@ -128,7 +128,7 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 		return true
 	}
 	w.OnCaller = false
-	if ended(o.err) && !r.req.Long && r.ended < maxEnded && r.idleConns(&r.req) > 0 { // it was closed while it was idle
+	if ended(o.err) && !r.req.Long && r.ended < maxEnded && r.idleConns(&r.req.Call) > 0 { // it was closed while it was idle
 		r.ended++
 		return true
 	}
@@ -180,7 +180,7 @@ func (r *retry) awaitProbes(w *Wait) error {
 	if !silent || !r.resume.IsZero() {
 		return nil
 	}
-	if ended := r.probe(&r.req); ended != nil {
+	if ended := r.probe(&r.req.Call); ended != nil {
 		return w.Sleep(ended, nil, nil, 2*boundedTime)
 	}
 	return nil
@@ -216,7 +216,7 @@ func (r *retry) enough(w *Wait) bool {
 func (r *retry) leave(w *Wait, why error) Answer {
 	err, ended := WithLast(why, r.last.err), w.Ctx.Err()
 	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
-		err = r.Explain(err, r.req.key())
+		err = r.Explain(err, r.req.Call.key())
 	}
 	if r.detached != nil {
 		r.detached.done.Store(ended != nil)
@@ -283,9 +283,6 @@ func (r *retry) send(w *Wait) (outcome, error) {
 			return r.ranOnCaller(w, o)
 		}
 		r.sent, bounded = time.Now(), false
-	}
-	if r.mayRunOnCaller(w, r.sent) { // go-redis limits the wait for the answer, but dials an unreachable host several times
-		return r.ranOnCaller(w, r.runOnce(r.limit.of(w.Ctx, r.sent), ResendTime, &r.req, r.sent))
 	}
 	r.start(w.Ctx, bounded && r.tries == 1)
 	return outcome{}, nil

@@ -229,7 +229,7 @@ func TestEndedConnectionsAreUsedUp(t *testing.T) {
 	broken := &net.OpError{Op: "write", Err: syscall.EPIPE}
 	for _, noWait := range []bool{false, true} {
 		var idle atomic.Int64
-		counted := func(c *Config) { c.MinIdle, c.Idle = 100, func(string) int { return int(idle.Load()) } }
+		counted := func(c *Config) { c.Idle = func(string) int { return int(idle.Load()) } }
 		in(t, func(b *bench) {
 			idle.Store(40)
 			b.fake.setRun(func(context.Context, Call) (any, error) {
@@ -302,6 +302,7 @@ func TestFinalErrorIsNotRepeated(t *testing.T) {
 func TestFirstTryIsMadeEvenIfTheTimeIsUp(t *testing.T) {
 	for _, change := range []func(*Config){func(*Config) {}, inline} {
 		in(t, func(b *bench) {
+			b.isFast()
 			w := b.wait(context.Background())
 			w.Deadline, w.OnCaller = time.Now(), true
 			answers(t, "x", b.Do(w, request("x"), time.Time{}))

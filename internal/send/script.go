@@ -66,18 +66,10 @@ func Words(keys []string) []any {
 
 // command returns the command for the call, by digest or with the whole source.
 func (c *Call) command(ctx context.Context, whole bool) onceCmd {
-	return c.commandIn(new(redis.Cmd), make([]any, 0, c.words()), ctx, whole)
-}
-
-// words returns how many words the command for the call has.
-func (c *Call) words() int { return 3 + len(c.Keys) + len(c.Args) }
-
-// commandIn is command with memory for the command, and for its words.
-func (c *Call) commandIn(cmd *redis.Cmd, args []any, ctx context.Context, whole bool) onceCmd {
-	*cmd = *redis.NewCmd(ctx, c.appendTo(args, whole)...)
+	cmd := newOnceCmd(ctx, c.appendTo(make([]any, 0, 3+len(c.Keys)+len(c.Args)), whole)...)
 	cmd.SetFirstKeyPos(3)
 	cmd.SetStepCount(1) // go-redis would ask a Cluster for it
-	return onceCmd{cmd}
+	return cmd
 }
 
 // appendTo appends the words of the command to args.

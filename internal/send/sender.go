@@ -10,8 +10,7 @@
 //   - go-redis cannot be interrupted once a call is sent. Each try therefore has a goroutine of its own (try.go), or
 //     is sent in a pipeline with the calls of other callers (batch.go). Only a call that ends soon by itself is sent on
 //     the goroutine of its caller, if the caller has the time, because that is faster. While Redis is quick, this is
-//     every first try, whatever the read timeout of the Redis client is (timed.go). Otherwise the read timeout has to
-//     be as short as ResendTime.
+//     every first try (timed.go).
 //   - A request without an answer is sent again over another connection (retry.go).
 //   - The panic of a hook of the Redis client is treated as an error (panic.go).
 package send
@@ -42,19 +41,12 @@ type Config struct {
 	Home func(key string) string
 	// Bounded, if not nil, sends the calls that callers send on their own goroutines while Redis is quick.
 	Bounded Bounder
-	// OnCallerTime is the time after which a call certainly ends, with or without an answer. 0 means that it may take
-	// longer than ResendTime.
-	OnCallerTime time.Duration
 	// Confirm is the additional time that an answer may take because replicas confirm it.
 	Confirm time.Duration
 	// Idle returns the number of idle connections to the server of a key. If Idle is nil, it is not known. With TLS, or
 	// behind a proxy, a connection may have been closed, which is noticed only when it is used. Like Home it is not
 	// called before a call was answered if there are several servers.
 	Idle func(key string) int
-	// MinIdle is how many idle connections may be such that no request has used yet.
-	MinIdle int
-	// Fresh is how long after an answer of a server calls to it are bounded: go-redis may use the connection again.
-	Fresh time.Duration
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
@@ -68,11 +60,10 @@ type Config struct {
 }
 
 const (
-	heardTime   = time.Second      // Config.Fresh at most
-	idleTime    = time.Millisecond // how long the connection of an answer counts as idle
-	maxLate     = 3                // bounded calls, one after the other, that end much too late
-	unboundTime = time.Minute      // without bounded calls after that
-	never       = -heardTime       // for batches.heard
+	heardTime   = time.Second   // after the last answer of a server, callers may send bounded calls to it
+	maxLate     = 2 * batchFrom // bounded calls, one after the other, that end much too late
+	unboundTime = time.Minute   // without bounded calls after that
+	never       = -heardTime    // for batches.heard
 )
 
 // A Sender sends the requests of one Client.
@@ -91,10 +82,8 @@ type Sender struct {
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
 
-	// Of the bounded calls that ended much later than they should, one after the other:
-	late       atomic.Int32
-	lateUntil  atomic.Int64 // when the last one ended, in ns since began
-	unboundFor atomic.Int64 // until when no call is bounded, because there were too many
+	late       atomic.Int32 // bounded calls that ended much later than they should, one after the other
+	unboundFor atomic.Int64 // until when no call is bounded, because there were too many, in ns since began
 }
 
 // New returns a Sender.
@@ -128,10 +117,6 @@ type Request struct {
 	Call      Call
 	Acquiring bool // the call acquires or extends something, which replicas may have to confirm
 
-	// Pipeline holds calls that acquire or renew something, in place of Call. They are sent in one pipeline, and not
-	// in a batch.
-	Pipeline []Call
-
 	// Long marks a call that may run for longer than others, and blocks Redis while it runs. It is sent by itself,
 	// and sent again only when it has certainly run. See LongTime.
 	Long bool
@@ -146,16 +131,8 @@ type Request struct {
 // A FailureHandler is told on the goroutine of the caller that a try has failed.
 type FailureHandler interface{ HandleFailure() }
 
-// first returns the first call of the request.
-func (r *Request) first() *Call {
-	if len(r.Pipeline) > 0 {
-		return &r.Pipeline[0]
-	}
-	return &r.Call
-}
-
-// key returns a key of the request.
-func (r *Request) key() string { return r.first().Keys[0] }
+// key returns the first key of the call.
+func (c *Call) key() string { return c.Keys[0] }
 
 // An OrphanHandler receives the outcome of each try for which the caller no longer waits. It is called once for each,
 // on a goroutine that Close waits for, and may block.
@@ -163,15 +140,9 @@ type OrphanHandler interface {
 	HandleOrphan(sent time.Time, answer any, err error)
 }
 
-// An OrphanFunc is a function that implements OrphanHandler.
-type OrphanFunc func(sent time.Time, answer any, err error)
-
-// HandleOrphan calls f.
-func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent, answer, err) }
-
 // An Answer is what is known about a request.
 type Answer struct {
-	Value any       // of the last try that has ended: the answer of a script, or []Reply for a Pipeline
+	Value any       // of the last try that has ended: the answer of a script
 	Err   error     // nil: Redis has run the request
 	Sent  time.Time // before that try was sent: the validity of a lease starts then
 
@@ -192,11 +163,8 @@ func (a *Answer) Reply() (Reply, error) {
 	return r, err
 }
 
-// Replies reads an answer of three integers for each lock, or the answers to a Pipeline.
+// Replies reads an answer of three integers for each lock.
 func (a *Answer) Replies() ([]Reply, error) {
-	if replies, ok := a.Value.([]Reply); ok {
-		return replies, a.Err
-	}
 	replies, err := ParseReplies(a.Value, a.Err)
 	a.misread(err)
 	return replies, err
@@ -247,7 +215,7 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
 	silent := time.AfterFunc(ResendTime, func() {
-		_ = CatchPanic(func() error { s.probe(&Request{Pipeline: calls}); return nil })
+		_ = CatchPanic(func() error { s.probe(&calls[0]); return nil })
 	})
 	defer silent.Stop()
 	err := CatchPanic(func() error {
@@ -263,16 +231,6 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 	return replies, errs
 }
 
-// runTransport sends a request once and waits for the outcome.
-func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err error) {
-	defer recovered(&err)
-	if r.Pipeline != nil {
-		replies, errs := parseOutcomes(s.config.Transport.RunAll(ctx, r.Pipeline, true))
-		return replies, cmp.Or(errs...)
-	}
-	return checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
-}
-
 // checkAnswer returns the answer of a script, or an error if it has a form that no script of a lock answers in.
 func checkAnswer(answer any, err error) (any, error) {
 	if _, list := answer.([]any); !list && answer != "" { // the list of Inspect, or no lock at all
@@ -281,11 +239,15 @@ func checkAnswer(answer any, err error) (any, error) {
 	return answer, err
 }
 
-// runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about d.
-func (s *Sender) runOnce(ctx context.Context, d time.Duration, r *Request, sent time.Time) outcome {
-	value, err := s.runTransport(ctx, r)
-	err = s.orNoConnection(err, r.first(), ctx, d)
-	return s.recorded(r, outcome{sent, value, err})
+// runOnce makes a try without a bound. The try waits for a connection until ctx is done, after about ConnectTime.
+func (s *Sender) runOnce(ctx context.Context, r *Request, sent time.Time) outcome {
+	o := outcome{sent: sent}
+	o.err = CatchPanic(func() (err error) {
+		o.value, err = checkAnswer(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
+		return err
+	})
+	o.err = s.orNoConnection(o.err, &r.Call, ctx, ConnectTime)
+	return s.recorded(r, o)
 }
 
 // orNoConnection returns err, or another error if err reports the end of ctx, and the context of the caller is not done.
@@ -295,7 +257,7 @@ func (s *Sender) orNoConnection(err error, c *Call, ctx context.Context, d time.
 	if err == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrNotSynced) || ofTry && t.of.done.Load() {
 		return err
 	}
-	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), c.Keys[0])
+	return s.Explain(fmt.Errorf("%w within %v", ErrNoConnection, d), c.key())
 }
 
 // Explain returns err, the error of a request for key that was not answered. If all connections of its pool are in use,
@@ -325,22 +287,22 @@ func (s *Sender) runBounded(ctx context.Context, r *Request, now time.Time) (o o
 
 // recorded records the outcome of a try, which is in no batch, and logs the panic of a hook.
 func (s *Sender) recorded(r *Request, o outcome) outcome {
-	s.record(s.batchesOf(r), o)
+	s.record(s.batchesOf(&r.Call), o)
 	LogPanic(s.config.Log, o.err)
 	return o
 }
 
-// probe has all idle connections to the server of r used at the same time, by bounded commands, so that go-redis closes
+// probe has all idle connections to the server of c used at the same time, by bounded commands, so that go-redis closes
 // those that are dead: those of a process that was stopped for long, or of a host that has vanished. Otherwise each try
 // would be given the next one of them. It does so once in ResendTime at most, and not while others have not ended: a
 // connection that go-redis has not begun may take longer. The channel is closed when they have ended; it is nil if there
 // are none.
-func (s *Sender) probe(r *Request) <-chan struct{} {
-	b := s.batchesOf(r)
+func (s *Sender) probe(c *Call) <-chan struct{} {
+	b := s.batchesOf(c)
 	if b == nil || s.config.Bounded == nil || s.slowness.get() > s.config.Bounded.Bound()/boundShare {
 		return nil
 	}
-	n, now, key := s.idleConns(r), time.Now(), r.key()
+	n, now, key := s.idleConns(c), time.Now(), c.key()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n == 0 || b.probes != nil || now.Sub(b.probed) < ResendTime {
@@ -365,24 +327,18 @@ func (s *Sender) probe(r *Request) <-chan struct{} {
 }
 
 // noteLate records whether a bounded call that has ended with err was ended in time. If go-redis bounds calls in another
-// way than relock expects, each of them is late. But calls that were under way at the same time are late together if the
-// process was stopped for a while.
+// way than relock expects, each of them is late. If the process was stopped for a while, those are that were under way.
 func (s *Sender) noteLate(began time.Time, err error) {
-	if !timedOut(err) {
-		return
-	}
-	if time.Since(began) <= 2*s.config.Bounded.Bound() {
+	switch took := time.Since(began); {
+	case !timedOut(err):
+	case took <= 2*s.config.Bounded.Bound():
 		s.late.Store(0)
-		return
+	case s.late.Add(1) == maxLate:
+		s.late.Store(0)
+		s.unboundFor.Store(int64(time.Since(s.began) + unboundTime))
+		s.config.Log.Warn("relock: requests to Redis end too late: for a while they get goroutines of their own",
+			"took", took, "bound", s.config.Bounded.Bound())
 	}
-	now, last := int64(time.Since(s.began)), s.lateUntil.Load()
-	if int64(began.Sub(s.began)) < last || !s.lateUntil.CompareAndSwap(last, now) || s.late.Add(1) < maxLate {
-		return
-	}
-	s.late.Store(0)
-	s.unboundFor.Store(now + int64(unboundTime))
-	s.config.Log.Warn("relock: requests to Redis end too late: for a while they get goroutines of their own",
-		"took", time.Since(began), "bound", s.config.Bounded.Bound())
 }
 
 // mayBound reports whether a call may be bounded, and whether the goroutine of its caller may send it then. If the call
@@ -391,63 +347,50 @@ func (s *Sender) noteLate(began time.Time, err error) {
 // bounded: so for the goroutine of its caller the server must have answered just now. And the caller must have the time: a
 // caller whose context is canceled during the call leaves when the call ends.
 func (s *Sender) mayBound(w *Wait, r *Request, now time.Time) (bounded, onCaller bool) {
-	if s.config.Bounded == nil || r.Pipeline != nil || r.Long || s.unhealthy.Load() {
+	if s.config.Bounded == nil || r.Long || s.unhealthy.Load() {
 		return false, false
 	}
-	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(r)
+	bound, at, b := s.config.Bounded.Bound(), now.Sub(s.began), s.batchesOf(&r.Call)
 	if bound == 0 || b == nil || s.slowness.get() > bound/boundShare || int64(at) < s.unboundFor.Load() {
 		return false, false
 	}
 	heard := time.Duration(b.heard.Load())
-	silence := at - heard
-	hasOne := silence < idleTime && s.asking.Load() == 1 // that of the last call, and go-redis need not be asked
-	bounded = heard >= 0 && (hasOne || s.idleConns(r) > s.config.MinIdle)
-	return bounded, bounded && w.OnCaller && silence < s.config.Fresh && w.hasUntil(now.Add(bound))
+	bounded = heard >= 0 && s.idleConns(&r.Call) > 0
+	return bounded, bounded && w.OnCaller && at-heard < heardTime && w.hasUntil(now.Add(bound))
 }
 
-// idleConns returns how many connections for a request are known to be idle.
-func (s *Sender) idleConns(r *Request) int {
+// idleConns returns how many connections for a call are known to be idle.
+func (s *Sender) idleConns(c *Call) int {
 	if s.config.Idle == nil || !s.knowsServers() {
 		return 0
 	}
-	return s.config.Idle(r.key())
+	return s.config.Idle(c.key())
 }
 
 // knowsServers reports whether there is only one server, or the servers of keys are known.
 func (s *Sender) knowsServers() bool { return s.config.Home == nil || s.answered.Load() }
 
-// mayRunOnCaller reports whether the goroutine of a caller may send the call itself. The answer arrives in time only
-// if Redis has answered the last call. A caller whose time may end before the call certainly ends, including the wait
-// for a connection, lets another goroutine send it, and leaves in time. A caller whose context is canceled during the
-// call leaves when the call ends.
-func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
-	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
-	return w.OnCaller && s.config.OnCallerTime != 0 && !s.unhealthy.Load() && w.hasUntil(now.Add(least))
-}
-
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
-	return s.config.Batch && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
+	return s.config.Batch && underWay > s.batches.from && !r.Long && !s.unhealthy.Load()
 }
 
-// batchesOf returns the batches for the server of a request, or nil if the server is not known.
-func (s *Sender) batchesOf(r *Request) *batches {
+// batchesOf returns the batches for the server of a call, or nil if the server is not known.
+func (s *Sender) batchesOf(c *Call) *batches {
 	if s.config.Home == nil {
 		return s.batches
 	}
 	if !s.knowsServers() {
 		return nil
 	}
-	home := s.config.Home(r.key())
+	home := s.config.Home(c.key())
 	if home == "" {
 		return nil
 	}
 	if b, ok := s.homes.Load(home); ok {
 		return b.(*batches)
 	}
-	b := newBatches(s)
-	b.from = s.batches.from
-	one, _ := s.homes.LoadOrStore(home, b)
+	one, _ := s.homes.LoadOrStore(home, newBatches(s))
 	return one.(*batches)
 }
 

@@ -11,88 +11,34 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/petermattis/goid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// The goroutine of the caller sends the call if it is certain to have an answer, or none, before the caller has to
-// leave.
-func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
-	const prompt = ResendTime / 4
-	canEnd, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	within := func(d time.Duration) context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), d)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	for name, test := range map[string]struct {
-		config          time.Duration
-		wait, unhealthy bool
-		deadline        time.Duration // of the caller; 0: there is none
-		ctx             context.Context
-		want            bool
-	}{
-		"inline":               {prompt, true, false, 0, context.Background(), true},
-		"with values":          {prompt, true, false, 0, withValue, true},
-		"long read timeout":    {0, true, false, 0, context.Background(), false},
-		"no time":              {prompt, false, false, 0, context.Background(), false},
-		"ctx can be cancelled": {prompt, true, false, 0, canEnd, true},
-		"ctx ends later":       {prompt, true, false, 0, within(time.Minute), true},
-		"ctx ends before":      {prompt, true, false, 0, within(prompt + ResendTime), false},
-		"time is up later":     {prompt, true, false, time.Minute, context.Background(), true},
-		"time is up before":    {prompt, true, false, prompt + ResendTime, context.Background(), false},
-		"Redis is unhealthy":   {prompt, true, true, 0, context.Background(), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.OnCallerTime = test.config })
-			b.unhealthy.Store(test.unhealthy)
-			here, sender := goid.Get(), int64(0)
-			b.fake.setRun(func(ctx context.Context, c Call) (any, error) {
-				sender = goid.Get()
-				assert.Equal(t, test.ctx.Value(key{}), ctx.Value(key{}))
-				return echo(c), nil
-			})
-			w := b.wait(test.ctx)
-			if w.OnCaller = test.wait; test.deadline > 0 {
-				w.Deadline = time.Now().Add(test.deadline)
-			}
-			answers(t, "x", b.Do(w, request("x"), time.Time{}))
-			assert.Equal(t, test.want, sender == here)
-			assert.Eventually(t, func() bool { return b.working.Load() == 0 }, time.Second, time.Millisecond)
-		})
-	}
-}
-
-// A caller whose context was canceled while its goroutine sent a call, bounded or not, leaves, and acquires nothing.
+// A caller whose context was canceled while its goroutine sent a call leaves, and acquires nothing.
 func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
-	for name, config := range map[string]func(*Config){"inline": inline, "bounded": bounded(boundedTime / 2)} {
-		t.Run(name, func(t *testing.T) {
-			in(t, func(b *bench) {
-				b.isFast()
-				b.fake.setRun(after(ResendTime/2, nil))
-				ctx, cancel := context.WithCancel(context.Background())
-				time.AfterFunc(boundedTime/4, cancel)
-				var late orphans
-				r := request("x")
-				r.OnOrphan = &late
-				w := b.wait(ctx)
-				w.OnCaller = true
-				a := b.Do(w, r, time.Time{})
-				assert.ErrorIs(t, a.Err, context.Canceled)
-				assert.True(t, a.Abandoned)
-				assert.Zero(t, a.Unknown)
-				assert.Equal(t, 1, a.Orphans)
-				synctest.Wait()
-				assert.Len(t, late.all(), 1)
-			}, config)
-		})
-	}
+	in(t, func(b *bench) {
+		b.isFast()
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(boundedTime/4, cancel)
+		var late orphans
+		r := request("x")
+		r.OnOrphan = &late
+		w := b.wait(ctx)
+		w.OnCaller = true
+		a := b.Do(w, r, time.Time{})
+		assert.ErrorIs(t, a.Err, context.Canceled)
+		assert.True(t, a.Abandoned)
+		assert.Zero(t, a.Unknown)
+		assert.Equal(t, 1, a.Orphans)
+		synctest.Wait()
+		assert.Len(t, late.all(), 1)
+	}, bounded(boundedTime/2))
 }
 
 func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {
 	in(t, func(b *bench) {
+		b.isFast()
 		b.fake.setRun(after(0, refusal("LOADING x")))
 		w := b.wait(context.Background())
 		w.OnCaller, w.Deadline = true, time.Now().Add(time.Second)
@@ -104,20 +50,6 @@ func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(start))
 		assert.False(t, w.OnCaller, "for later calls of the operation")
 		time.Sleep(time.Minute)
-	}, inline)
-}
-
-func TestInlineCallWithoutAConnectionEndsSoon(t *testing.T) {
-	in(t, func(b *bench) {
-		b.fake.setRun(waitsForConnection)
-		w := b.wait(context.Background())
-		w.OnCaller = true
-		start := time.Now()
-		a := b.Once(w, request("x"))
-		assert.ErrorContains(t, a.Err, "no connection to Redis within 1s")
-		assert.True(t, Transient(a.Err))
-		assert.GreaterOrEqual(t, time.Since(start), ResendTime)
-		assert.LessOrEqual(t, time.Since(start), ResendTime+ResendTime/4)
 	}, inline)
 }
 
@@ -187,33 +119,10 @@ func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	assert.False(t, b.unhealthy.Load())
 }
 
-func TestPipelineIsARequestThatIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sent := 0
-		b := newBench(t, func(c *Config) {
-			c.Batch = true
-			c.Transport = renewing{outcomes: func() []Outcome {
-				if sent++; sent == 1 {
-					return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}}
-				}
-				return []Outcome{{Answer: reply(1, 0, 0)}, {Answer: reply(-1, 0, 0)}}
-			}}
-		})
-		b.batches.from = 0
-		a := b.do(Request{Pipeline: make([]Call, 2)})
-		replies, err := a.Replies()
-		require.NoError(t, err)
-		assert.Equal(t, []Reply{{1, 0, 0}, {-1, 0, 0}}, replies)
-		assert.Equal(t, 2, sent)
-		assert.Equal(t, 1, a.Unknown)
-		synctest.Wait()
-		b.idle()
-	})
-}
-
 // A hook that ends the caller's own goroutine leaves the Sender unchanged.
 func TestHookThatEndsTheCallerLeavesNothingBehind(t *testing.T) {
 	in(t, func(b *bench) {
+		b.isFast()
 		b.fake.setRun(func(context.Context, Call) (any, error) {
 			runtime.Goexit()
 			return nil, nil

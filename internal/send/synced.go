@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // Synced describes how many replicas have to confirm a call, and within which time.
@@ -77,7 +76,7 @@ func (s Synced) run(ctx context.Context, rdb redis.UniversalClient, calls []Call
 	return outcomes
 }
 
-// runSynced runs calls in pipelines, one for each master, each of which a WAIT follows.
+// runSynced runs calls in a pipeline, which a WAIT follows. Those for other masters than the first one are redirected.
 func (r *Redis) runSynced(ctx context.Context, calls []Call) []Outcome {
 	if one, _ := OptionsOf(r.rdb); one != nil {
 		return r.synced.run(ctx, r.rdb, calls, false)
@@ -87,45 +86,15 @@ func (r *Redis) runSynced(ctx context.Context, calls []Call) []Outcome {
 		return failed(calls, Invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient"))
 	}
 	// A ClusterClient would send the WAIT to an arbitrary node.
-	outcomes := make([]Outcome, len(calls))
-	shares := make(map[*redis.Client][]int) // the indexes of the calls for each master
-	for i, c := range calls {
-		master, err := cluster.MasterForKey(ctx, c.Keys[0])
-		if err == nil {
-			shares[master] = append(shares[master], i)
-		}
-		outcomes[i].Err = err
-	}
-	var all sync.WaitGroup
-	for master, share := range shares {
-		waitgroup.Go(&all, func() {
-			mine := make([]Call, len(share))
-			for i, n := range share {
-				mine[i], outcomes[n].Err = calls[n], ErrHookExited // unless the goroutine continues
-			}
-			for i, o := range r.runOn(ctx, cluster, master, mine) {
-				outcomes[share[i]] = o
-			}
-		})
-	}
-	all.Wait()
-	return outcomes
-}
-
-// runOn runs calls on a master of a Cluster, and those again that it redirects. The panic of a hook becomes the error of
-// all of them.
-func (r *Redis) runOn(ctx context.Context, cluster Cluster, master *redis.Client, calls []Call) (outcomes []Outcome) {
-	err := CatchPanic(func() error {
-		outcomes = r.synced.run(ctx, master, calls, false)
-		for i, o := range outcomes {
-			if there, ask := redirection(ctx, cluster, o.Err); there != nil {
-				outcomes[i] = r.synced.run(ctx, there, calls[i:i+1], ask)[0]
-			}
-		}
-		return nil
-	})
+	master, err := cluster.MasterForKey(ctx, calls[0].key())
 	if err != nil {
 		return failed(calls, err)
+	}
+	outcomes := r.synced.run(ctx, master, calls, false)
+	for i, o := range outcomes {
+		if there, ask := redirection(ctx, cluster, o.Err); there != nil {
+			outcomes[i] = r.synced.run(ctx, there, calls[i:i+1], ask)[0]
+		}
 	}
 	return outcomes
 }

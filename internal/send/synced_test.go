@@ -180,32 +180,3 @@ func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 		"a release",
 	)
 }
-
-// The panic of a hook at one master becomes the error of its calls, and does not end the process.
-func TestPanicOfAHookBehindOneMaster(t *testing.T) {
-	t.Parallel()
-	cluster := testredis.StartCluster(t, 3, 0)
-	rdb := cluster.Client()
-	master := cluster.MasterOf("{a}").Addr()
-	rdb.OnNewNode(func(node *redis.Client) {
-		if node.Options().Addr == master {
-			node.AddHook(pipelineHook(func(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-				return func(ctx context.Context, cmds []redis.Cmder) error {
-					if cmds[0].Name() == "evalsha" {
-						panic("a hook")
-					}
-					return next(ctx, cmds)
-				}
-			}))
-		}
-	})
-	r := NewRedis(rdb, Synced{Replicas: 1, Within: time.Millisecond})
-	var calls []Call
-	for _, key := range []string{"{a}1", "{b}1", "{c}1", "{d}1", "{a}2"} {
-		calls = append(calls, Call{Script: busy, Keys: []string{key}})
-	}
-	for i, o := range r.RunAll(context.Background(), calls, true) {
-		at := cluster.MasterOf(calls[i].Keys[0]).Addr()
-		assert.Equal(t, at == master, PanicOf(o.Err) != nil, "%s: %v", calls[i].Keys[0], o.Err)
-	}
-}

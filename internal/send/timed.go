@@ -8,15 +8,14 @@ package send
 //
 // Rules:
 //   - The command goes through the Process of the user's client like any other. Hooks see the words of the script, and
-//     another type than those of other commands. All copies of a command count as one.
+//     another type than those of other commands.
 //   - The bound is for the answer. For a connection the call waits for a quarter of its time at most. If it gets none, it
 //     was not sent. Only the end of that wait has the error errUnsent: the error of a connection may look like that of
-//     any context.
-//   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection that was
-//     in use, and the server must have answered lately: see Sender.mayBound.
-//   - If a hook repeats a call, or hides that it has no answer, a run that Redis may still be going to make is not
-//     forgotten. After each run that has failed go-redis asks the command whether it may be repeated, and later tells it
-//     the error, unless a hook keeps it. Hooks may do both as well, so it matters who does.
+//     any context. But a hook that sends the command again after its time gets that error as well, and so does go-redis
+//     after the answer of a replica. So a command whose words were read may have been sent, also if only a hook has
+//     read them.
+//   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection, and the
+//     server must have answered lately: see Sender.mayBound.
 //   - A hook that answers in place of the command has sent another one, which has no bound. Then no call is bounded any
 //     more.
 //   - A caller stays longer while go-redis relaxes its timeouts because the server is being maintained, and on a Cluster
@@ -27,11 +26,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,9 +38,6 @@ const (
 	boundedTime   = MinWait          // how long a bounded call takes at most
 	blockingExtra = 10 * time.Second // go-redis adds it to the read timeout of a command that waits inside Redis
 )
-
-// goRedis is the path of its package.
-var goRedis = reflect.TypeFor[redis.Client]().PkgPath()
 
 // A Bounder sends calls whose time is limited.
 type Bounder interface {
@@ -61,15 +54,11 @@ type Bounder interface {
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
 var errUnsent = fmt.Errorf("%w: relock sends this request on another goroutine", redis.ErrPoolTimeout)
 
-// errRepeated is the error of a bounded call that a hook of the user has repeated, or whose missing answer it has hidden,
-// so that Redis may still run the call, whatever the hook returns. The request is sent again, and that try counts.
-var errRepeated = errors.New("a hook of the Redis client has hidden an outcome of this request, which Redis may still run")
+// errUnclear is the error of a bounded call that a hook of the user may have sent before it got no connection.
+var errUnclear = errors.New("no answer to a request that may have been sent")
 
 // A Timed is a Bounder on a Redis client of any type.
 type Timed struct {
-	MinIdle int           // for Config.MinIdle
-	Fresh   time.Duration // for Config.Fresh
-
 	rdb   redis.UniversalClient
 	bound time.Duration
 	limit limit            // of the time for a connection
@@ -80,25 +69,21 @@ type Timed struct {
 // NewTimed returns the Timed on rdb. It returns nil if the options of rdb are not known, if it sets no deadlines, or if
 // it reads from the replicas of a Cluster: then go-redis asks for information about commands first.
 func NewTimed(rdb redis.UniversalClient) *Timed {
-	t := &Timed{rdb: rdb, bound: boundedTime, Fresh: heardTime}
-	var read, write, maxIdle time.Duration
+	t := &Timed{rdb: rdb, bound: boundedTime}
+	var read, write time.Duration
 	switch one, cluster := OptionsOf(rdb); {
 	case one != nil:
-		read, write, maxIdle, t.MinIdle = one.ReadTimeout, one.WriteTimeout, one.ConnMaxIdleTime, one.MinIdleConns
+		read, write = one.ReadTimeout, one.WriteTimeout
 	case cluster != nil && !cluster.ReadOnly:
 		read, write = cluster.ReadTimeout, cluster.WriteTimeout
-		maxIdle, t.MinIdle = cluster.ConnMaxIdleTime, cluster.MinIdleConns
 	default:
 		return nil
 	}
-	if !setDeadlines(read, write) {
+	if read < 0 || write < 0 { // so go-redis stores -2; -1, no limit, is 0 there
 		return nil
 	}
 	if read > 0 {
 		t.bound = min(read, boundedTime)
-	}
-	if maxIdle > 0 {
-		t.Fresh = min(maxIdle/2, heardTime)
 	}
 	t.limit.d = t.bound / 5
 	t.form = rdb.Pipeline().BLMove(context.Background(), "", "", "", "", t.bound-blockingExtra)
@@ -121,11 +106,7 @@ func (t *Timed) RunBounded(caller context.Context, now time.Time, c Call) (answe
 	cmd := t.command(caller, now)
 	cmd.words = c.appendTo(cmd.room[:0], false)
 	cmd.StringCmd.Args()[1] = cmd.words[3]
-	failed := t.rdb.Process(&cmd.ctx, cmd)
-	if cmd.runs.replaced.Load() {
-		t.off.Store(true)
-	}
-	return cmd.outcome(c, failed)
+	return cmd.outcome(c, t.rdb.Process(&cmd.ctx, cmd))
 }
 
 // outcome returns the results of RunBounded for a call. Process has returned failed.
@@ -134,16 +115,12 @@ func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent
 	if text == "" && err == nil {
 		err = failed
 	}
-	notRun := errors.Is(err, errUnsent) || err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
-	switch read := c.runs.read.Load(); {
-	case notRun && !read, text == "" && err == nil && !read:
+	unsent, read := errors.Is(err, errUnsent), c.read.Load()
+	switch {
+	case !read && (unsent || text == "" && err == nil), err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return nil, nil, false
-	case !notRun && MayRunLater(err):
-		return nil, explained(call, err), true
-	case c.runs.lost.Load() || c.runs.failed.Load():
-		return nil, errRepeated, true
-	case notRun:
-		return nil, nil, false
+	case unsent:
+		return nil, errUnclear, true
 	case err != nil:
 		return nil, explained(call, err), true
 	}
@@ -168,8 +145,8 @@ func (t *Timed) Probe(key string) {
 
 // command returns a command without words.
 func (t *Timed) command(caller context.Context, now time.Time) *timedCmd {
-	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), ctx: connCtx{limited{t.limit.begin(now), caller}}}
-	cmd.runs = &cmd.own
+	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), of: t, ctx: connCtx{limited{t.limit.begin(now), caller}}}
+	cmd.read = &cmd.own
 	return cmd
 }
 
@@ -187,66 +164,33 @@ func (c *connCtx) Err() error {
 type timedCmd struct {
 	*redis.StringCmd // has other words, among which go-redis looks for the name and for the key
 	words            []any
-	runs             *runs // own, or that of the command of which this one is a copy
+	read             *atomic.Bool // the words were read: the command, of which this one may be a copy, may have been sent
+	of               *Timed
 
 	// Allocated together:
-	own  runs
+	own  atomic.Bool
 	ctx  connCtx
 	room [12]any // for the words of most scripts
 }
 
-// runs are what is known about the runs of a command.
-type runs struct {
-	read     atomic.Bool // the words were read: the command may have been sent
-	failed   atomic.Bool // the last run has failed, and it is not known how
-	lost     atomic.Bool // Redis may run it later
-	replaced atomic.Bool // a hook has answered
-}
-
 // Args implements redis.Cmder.
 func (c *timedCmd) Args() []any {
-	c.runs.read.Store(true)
+	c.read.Store(true)
 	return c.words
 }
 
 // NoRetry implements redis.Cmder.
-func (c *timedCmd) NoRetry() bool {
-	if calledBy(".processWithRetry") && c.runs.failed.Swap(true) {
-		c.runs.lost.Store(true)
-	}
-	return true
-}
-
-// SetErr implements redis.Cmder.
-func (c *timedCmd) SetErr(err error) {
-	told := c.runs.failed.Load() && calledBy(".Process")
-	if told {
-		c.runs.failed.Store(false)
-	}
-	if told && err == nil || MayRunLater(err) {
-		c.runs.lost.Store(true)
-	}
-	c.StringCmd.SetErr(err)
-}
-
-// calledBy reports whether the function that calls it was called by a function whose name ends like this. That of a hook
-// would be called for other reasons.
-func calledBy(end string) bool {
-	var caller [1]uintptr
-	runtime.Callers(3, caller[:])
-	frame, _ := runtime.CallersFrames(caller[:]).Next()
-	return strings.HasPrefix(frame.Function, goRedis) && strings.HasSuffix(frame.Function, end)
-}
+func (*timedCmd) NoRetry() bool { return true }
 
 // SetVal is for hooks that answer as *redis.Cmd allows it.
 func (c *timedCmd) SetVal(answer any) {
-	c.runs.replaced.Store(true)
+	c.of.off.Store(true)
 	c.StringCmd.SetVal(fmt.Sprint(answer))
 }
 
 // Clone implements redis.Cmder.
 func (c *timedCmd) Clone() redis.Cmder {
-	return &timedCmd{StringCmd: c.StringCmd.Clone().(*redis.StringCmd), words: slices.Clone(c.words), runs: c.runs}
+	return &timedCmd{StringCmd: c.StringCmd.Clone().(*redis.StringCmd), words: slices.Clone(c.words), read: c.read, of: c.of}
 }
 
 // String is that of a *redis.Cmd.

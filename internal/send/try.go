@@ -76,7 +76,7 @@ func (t *try) run() {
 			return
 		}
 	}
-	t.outcome = d.sender.runOnce(t.ctx, ConnectTime, &t.req, t.sent)
+	t.outcome = d.sender.runOnce(t.ctx, &t.req, t.sent)
 }
 
 // finish reports the outcome.

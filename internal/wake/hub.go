@@ -220,13 +220,6 @@ func (h *Hub) HearsForNobody(name string) bool {
 	return ch.isConfirmed() && len(ch.listeners) == 0
 }
 
-// IsConfirmed reports whether the channel called name is subscribed.
-func (h *Hub) IsConfirmed(name string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.channels[name].isConfirmed()
-}
-
 // receive passes a message to all listeners of the channel called name, and wakes them. The function that was set
 // with Listener.Hears is called first, because a woken listener may act on the message at once, and finish.
 func (h *Hub) receive(name, message string) {
@@ -258,18 +251,6 @@ func (h *Hub) deliver(name, message string) {
 			l.wakeUp()
 		}
 	}
-}
-
-// Answered reports whether Redis has answered any subscription, except that of the quiet channel. Tests wait for that.
-func (h *Hub) Answered() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, ch := range h.channels {
-		if ch.answer != pending && ch.name != h.quiet {
-			return true
-		}
-	}
-	return false
 }
 
 // Listeners returns the number of listeners that have not left, except those of the quiet channel. Tests use it to find

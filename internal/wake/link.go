@@ -35,8 +35,7 @@ type link struct {
 	usedAt time.Time           // when it was last seen to have channels, or began
 	pause  time.Duration       // before the next connection, about
 
-	renewedAt time.Time     // when Renew last replaced the connection
-	keep      time.Duration // how long it keeps the one that followed
+	renewedAt time.Time // when Renew last replaced the connection
 	// unanswered is when the first of the outstanding subscriptions was sent, or the one before it was answered, on this
 	// connection or one before it that was not answered; zero: there is none.
 	unanswered time.Time

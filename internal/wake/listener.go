@@ -105,27 +105,18 @@ func (l *Listener) Leave() {
 	ch.idleSince = time.Now()
 }
 
-const (
-	leastKept = time.Second
-	mostKept  = time.Minute
-)
+const renewPause = 5 * time.Second
 
 // Renew replaces the connection of l, because the server that serves the channel does not know the subscription. The
 // connection may lead to a different server, which was the master before. If the new connection is no better,
-// something between the Client and Redis keeps subscriptions for itself. Each connection is therefore kept for longer
-// than the previous one.
+// something between the Client and Redis keeps subscriptions for itself, so it is kept for a while.
 func (l *Listener) Renew() {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	link, now := l.channel.link, time.Now()
-	switch since := now.Sub(link.renewedAt); {
-	case !l.channel.isConfirmed(), since < link.keep:
-		return
-	case since > 10*mostKept:
-		link.keep = 0
+	if link, now := l.channel.link, time.Now(); l.channel.isConfirmed() && now.Sub(link.renewedAt) >= renewPause {
+		link.renewedAt = now
+		link.end(nil)
 	}
-	link.renewedAt, link.keep = now, min(max(2*link.keep, leastKept), mostKept)
-	link.end(nil)
 }
 
 func (l *Listener) wakeUp() {

@@ -697,29 +697,6 @@ func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	})
 }
 
-// Row 76: the network loses answers for a while, and connections stay as they are. Without a read timeout go-redis waits
-// for these answers for ever, and soon has no connection left.
-func TestFaultSilentNetworkWithoutAReadTimeout(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = -1, 3 }))
-	l := c.NewLock(b.LockName)
-	b.Must(l.Lock(ctx))
-	b.Must(l.Unlock(ctx))
-	silent := b.Proxy.On(func([]string) bool { return true }, testredis.StallReply).Times(testredis.Always)
-	for range 4 {
-		deadline, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-		assert.Error(b, l.Lock(deadline))
-		cancel()
-	}
-	silent.Release()
-	testredis.Await(b, "the lock is acquired again", locktest.Soon+send.ConnectTime, func() bool {
-		deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		return l.Lock(deadline) == nil
-	})
-	b.Must(l.Unlock(ctx))
-}
-
 // deadlinelessConn is a connection that does not support deadlines, such as one over SSH.
 type deadlinelessConn struct{ net.Conn }
 

@@ -184,13 +184,12 @@ var faultRows = map[int]string{
 	74: "suite TestExtendThatIsAnsweredTooLateIsALoss",
 	75: "TestMultiLockExtendNeedsAllLocks TestMultiLockEndsTogetherAfterAnExtendInVain TestRedLockExtendNeedsAMajority " +
 		"TestRedLockEndsAfterAnExtendInVain",
-	76: "TestFaultSilentNetworkWithoutAReadTimeout",
 }
 
 // cannotBeTried are the rows without a test; the page has the reason.
 var cannotBeTried = []int{33}
 
-const faultRowCount = 76
+const faultRowCount = 75
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	exists := locktest.TestFunctions(t)

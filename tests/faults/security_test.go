@@ -211,7 +211,7 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 		{"the other one locks", func() error { return theirs.Lock(them) }},
 		{"wait", func() error {
 			first, giveUp := within(me2, mine)
-			locktest.AwaitSubscribed(u, mine, first)
+			locktest.AwaitListener(u, mine, first)
 			got, _ := within(me, mine)
 			time.Sleep(100 * time.Millisecond)         // for the second attempt after the subscription
 			if _, queues := mine.(*FairLock); queues { // the waiter that leaves has another one behind it
@@ -461,7 +461,7 @@ func testWithoutWakeups(t *testing.T, b *locktest.Bench, d *locktest.Deployment,
 			}
 			got := make(chan error, 1)
 			go func() { got <- to.Lock(waiter) }()
-			locktest.AwaitSubscribed(t, to, got)
+			locktest.AwaitListener(t, to, got)
 			time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended
 			start := time.Now()
 			if err := from.Unlock(holder); err != nil {

@@ -78,7 +78,7 @@ func passes(b *locktest.Bench, kind locktest.LockKind, what string, holds, waits
 	go func() { got <- rival.Lock(owner) }()
 	testredis.Await(b, what+": the waiter listens", locktest.Soon, func() bool {
 		if _, reader := rival.(*ReadLock); reader { // it is not in the wait queue
-			return locktest.EngineOf(waits).Hub().IsConfirmed(record.PrefixName("redisson_rwlock", name))
+			return locktest.Subscribed(waits, record.PrefixName("redisson_rwlock", name))
 		}
 		i, err := holds.Inspect(ctx, name)
 		b.Must(err)
@@ -122,7 +122,7 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 		}
 		for from, c := range holders {
 			testredis.Await(b, from+" listens", locktest.Soon, func() bool {
-				return locktest.EngineOf(c).Hub().IsConfirmed(record.ClientChannel(c.ID()))
+				return locktest.Subscribed(c, record.ClientChannel(c.ID()))
 			})
 		}
 		for what, w := range all {
@@ -183,7 +183,7 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 					held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
 					release = func() error {
 						testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
-							return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientChannel(holds.ID()))
+							return locktest.Subscribed(holds, record.ClientChannel(holds.ID()))
 						})
 						guarded, err := held.Guard(ctx)
 						b.Must(err)

@@ -132,15 +132,11 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 	}
 	for _, k := range locktest.SlotLocks {
 		for how, acquire := range acquires {
-			for _, mode := range []string{"own goroutine", "prompt", "batch"} {
+			for _, mode := range []string{"alone", "batch"} {
 				t.Run(fmt.Sprint(k.Name, "/", how, "/", mode), func(t *testing.T) {
 					b := locktest.NewBench(t, s.Addr())
 					var panics atomic.Bool
-					rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) {
-						if mode == "prompt" {
-							o.ReadTimeout = 500 * time.Millisecond
-						}
-					})
+					rdb := testredis.Client(t, s.Addr())
 					rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
 						err := send()
 						if panics.CompareAndSwap(true, false) {
