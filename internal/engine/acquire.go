@@ -182,7 +182,6 @@ func (a *acquireOp) listen(res Answer) {
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
-	in.hold.wokenBy(a.subscription.listeners[0].Wake)
 	a.waitsFor(in.hold)
 }
 
@@ -199,7 +198,7 @@ func (a *acquireOp) waitsFor(h *hold) {
 // ends before that.
 func (a *acquireOp) sleepUntilFree(delay time.Duration) error {
 	wake, ready := a.subscription.awaited()
-	err := a.sleep(wake, ready, delay) // 4
+	err := a.Sleep(wake, ready, a.target.hold.changed, delay) // 4
 	message, begun := a.subscription.wakeUp()
 	if message || begun {
 		a.span.ends(pathNotified)

@@ -53,7 +53,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o}, nil)
+	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o})
 	h.newField()
 	return h
 }

@@ -6,7 +6,7 @@ package engine
 // what it calls: no function …Locked lets the mutex go. If something has to be done first for which the mutex must be
 // free, the step leaves the lock state as the other callers may find it, and returns an effect. The call carries the
 // effect out, and takes the next step, which knows nothing of the lock state but what the call itself has there: the
-// owner mutex of a hold, or its position in a queue.
+// owner mutex of a hold.
 //
 //	for {
 //		todo, err := step() // with the mutex
@@ -31,26 +31,20 @@ import (
 // An effect is what has to be done before the next step of a call: one of the things below. A step returns nil if the
 // call needs no other step, as most calls do.
 type effect struct {
-	waiter *waiter       // the caller sleeps until it has the owner mutex of a hold, or was admitted to a local queue
-	held   bool          // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
-	look   *hold         // the hold ends as lost if it has expired
-	pause  time.Duration // other processes go first for that long
-	guards guard.Ends    // they are canceled: their owner gives up the hold
+	waiter *waiter    // the caller sleeps until it has the owner mutex of a hold
+	held   bool       // waiter: the owner holds the lock, so the caller waits for an answer of Redis, not for others
+	look   *hold      // the hold ends as lost if it has expired
+	guards guard.Ends // they are canceled: their owner gives up the hold
 }
 
 // carryOut does what todo says, for a call with the options op, which has no mutex. It returns an error if the wait of
-// the call has ended, or is to begin anew (errOwnerChanged).
+// the call has ended.
 func (todo *effect) carryOut(op *waitOptions) error {
 	switch {
-	case todo.waiter != nil && todo.waiter.Value.queue != nil:
-		return op.awaitTurn(todo.waiter)
 	case todo.waiter != nil:
 		return todo.awaitOwner(op)
 	case todo.look != nil:
 		todo.look.expireIfDue()
-	case todo.pause > 0:
-		op.span.waits()
-		return op.sleep(nil, nil, todo.pause)
 	default:
 		todo.guards.EndAll(nil)
 	}
@@ -65,9 +59,9 @@ func (todo *effect) awaitOwner(op *waitOptions) error {
 	if todo.held {
 		wait.Wait = s.engine.patienceOf(op)
 	}
-	err := wait.awaitTurn(todo.waiter)
+	err := wait.awaitOwnerTurn(todo.waiter)
 	switch {
-	case err == nil, err == errOwnerChanged:
+	case err == nil:
 	case !todo.held:
 		s.Lock()
 		defer s.Unlock()

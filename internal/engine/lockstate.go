@@ -137,10 +137,9 @@ func (h *hold) unlessGone() *hold {
 	return h
 }
 
-// newHoldLocked returns a new claim, in its hold, and the owner mutex. changed, which may be nil, wakes the caller when its
-// owner has acquired the counterpart of the lock.
-func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey, changed chan struct{}) *hold {
-	h := &hold{claim: claim{lockState: s, lock: kind, owner: key.owner, changed: changed, registered: true}}
+// newHoldLocked returns a new claim, in its hold, and the owner mutex.
+func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey) *hold {
+	h := &hold{claim: claim{lockState: s, lock: kind, owner: key.owner, registered: true}}
 	h.ownerQueue.TryEnter()
 	s.holds.put(h)
 	s.retainMore()

@@ -21,10 +21,9 @@ type waiter = waitqueue.Waiter[candidate]
 
 // A candidate is what a waiter waits for.
 type candidate struct {
-	hold  *hold         // of the lock that the caller wants
-	queue *waitQueue    // in which the waiter is; nil: it waits for the owner mutex of hold
-	takes bool          // the lock may be handed off to hold
-	since time.Duration // when the call began to wait: see waitOptions.since
+	hold  *hold      // of the lock that the caller wants
+	queue *waitQueue // in which the waiter is; nil: it waits for the owner mutex of hold
+	takes bool       // the lock may be handed off to hold
 }
 
 // in returns the queue in which the waiter is.
@@ -69,7 +68,3 @@ func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
 // in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the caller
 // returns to its old position in the local queue.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
-
-// errOwnerChanged ends a wait for the owner mutex of a hold because the owner has acquired the counterpart of the lock:
-// the caller looks again at what its owner has. A late answer that may have granted the lock ends the wait, too.
-var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwhile")

@@ -111,7 +111,7 @@ func (e *Engine) repeat(
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
-			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
+			_ = op.Sleep(e.closed, nil, nil, pause) // Close cuts the pause short
 		}
 		op.Deadline = time.Now().Add(UnlockTime)
 		mayRun := e.late.MayAcquire(field)

@@ -22,70 +22,42 @@ func (a *acquireOp) begin(op *waitOptions, b backend, t target) {
 	*a = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
 }
 
-// bypassesQueue reports whether the caller contends without having passed the local queue: for a semaphore, or because
-// Redis has not answered the caller at the front of the queue.
-func (a *acquireOp) bypassesQueue() bool {
+// isBeside reports whether the caller asks beside the local queue, which it has to enter if the lock is busy.
+func (a *acquireOp) isBeside() bool {
 	h := a.target.hold
-	if a.NoWait || h.queue != nil {
+	if a.NoWait || h.queue != nil || !h.Asks() {
 		return false
 	}
-	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
+	admission := h.lock.Traits().Admission
+	return admission == contract.Counting || admission == contract.Exclusive && !h.hasCounterpart()
 }
 
-// enter waits until the local queue has admitted the caller, unless its next attempt bypasses the queue, and then for
-// as long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
-func (a *acquireOp) enter(asksLocked func()) error {
-	for yields := true; ; {
-		todo, err := a.enterStep(asksLocked, yields)
-		if todo == nil {
-			return err
-		}
-		if err = todo.carryOut(&a.waitOptions); err != nil {
-			return err
-		}
-		yields = todo.pause == 0
+// yield waits for as long as the hand-off policy lets other processes go first. Then it calls asksLocked, with the mutex.
+func (a *acquireOp) yield(asksLocked func()) error {
+	d := a.yieldStep(asksLocked, true)
+	if d == 0 {
+		return nil
 	}
+	a.span.waits()
+	err := a.Sleep(nil, nil, nil, d)
+	if err == nil {
+		a.yieldStep(asksLocked, false)
+	}
+	return err
 }
 
-// enterStep is a step of enter. yields reports whether other processes may still have to go first.
-func (a *acquireOp) enterStep(asksLocked func(), yields bool) (todo *effect, err error) {
-	h, op := a.target.hold, &a.waitOptions
+// yieldStep returns for how long other processes go first, if they may. Otherwise it calls asksLocked.
+func (a *acquireOp) yieldStep(asksLocked func(), mayYield bool) time.Duration {
+	h := a.target.hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	switch {
-	case a.bypass:
-		a.bypass = false
-	case !h.tryQueueLocked():
-		q := h.lockState.queueLocked(h.half())
-		if !a.NoWait {
-			return &effect{waiter: a.engine.enqueue(op, candidate{hold: h, queue: q})}, nil
-		}
-		if err = a.engine.gaveUpLocked(op, q, h, send.ErrTimeUp); err != errBypassQueue {
-			return todo, err
-		}
-	case yields:
-		if d := a.engine.yieldLocked(h); d > 0 && a.HasTime(d) {
-			return &effect{pause: d}, nil
+	if mayYield && h.queue != nil {
+		if d := h.queue.policy.Yield(a.engine.watchdog.Now()); d > 0 && a.HasTime(d) {
+			return d
 		}
 	}
 	asksLocked()
-	return todo, nil
-}
-
-// rejoinQueue ends an attempt that has bypassed the local queue and found the lock busy. The caller does not wait for a
-// release now: it enters the local queue again. See errBypassQueue. There it is woken by a late grant, for which the
-// callers in front of it would wait in vain.
-func (a *acquireOp) rejoinQueue(in target) error {
-	a.lastReply = time.Now()
-	if in.hold.lock.Traits().Admission == contract.Counting {
-		a.foundBusy = true
-		return cmp.Or(a.Over(), errRestart)
-	}
-	if a.changed == nil {
-		a.changed = make(chan struct{}, 1)
-	}
-	in.hold.wokenBy(a.changed)
-	return a.Over()
+	return 0
 }
 
 // A recordBackend is the backend of one lock that has a record.
@@ -98,7 +70,7 @@ type recordBackend struct {
 }
 
 func (r *recordBackend) admit() error {
-	if err := r.enter(r.takePlaceLocked); err != nil {
+	if err := r.yield(r.takePlaceLocked); err != nil {
 		return err
 	}
 	r.target.nameCounterpart()
@@ -125,9 +97,9 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
 		r.stepAside()
 	case r.aside && r.stepBack():
-	case r.bypassesQueue():
+	case r.isBeside():
 		r.noteBusy(in.hold, res, nil)
-		return res, r.rejoinQueue(in)
+		return res, cmp.Or(r.Over(), errRestart)
 	case r.NoWait:
 		r.noteBusy(in.hold, res, nil)
 		return res, send.ErrTimeUp
@@ -161,9 +133,7 @@ func (r *recordBackend) stepAside() {
 	h := r.target.hold
 	h.leaveQueue()
 	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
-	if r.aside = true; r.number == 0 {
-		r.number = r.engine.waiters.Add(1)
-	}
+	r.aside = true
 }
 
 // stepBack makes the caller enter the local queue again, because the semaphore has enough permits again. If another
@@ -177,7 +147,7 @@ func (r *recordBackend) stepBack() bool {
 	if r.aside = false; !q.TryEnter() {
 		return false
 	}
-	h.queue, r.number = q, 0
+	h.queue = q
 	r.subscription.listeners[0].Only(nil)
 	return true
 }
@@ -200,7 +170,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge
-	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the local queue
+	case !r.aside && r.isBeside(): // the place in the line is that of the caller at the front of the local queue
 	case r.subscription.hearsGrants(*t):
 		t.Delivery = contract.Push
 	case r.subscription.isRefused():
@@ -268,18 +238,8 @@ func (r *recordBackend) takePlaceLocked() {
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
 	}
-	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the queue with a field that it now replaces
-		if r.leftovers.ToRollBack() {
-			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.Tries()})
-			r.leftovers = tenancy.Leftovers{}
-		}
-		r.place = place{}
-	}
 	if t.Lease < q.place.lease || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
 		s.dropPlaceLocked(q)
-		if r.place.field == nil { // its number must be higher than that of the place
-			r.useFieldLocked(t.hold.newField())
-		}
 		return
 	}
 	r.place, q.place = *q.place, nil

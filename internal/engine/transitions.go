@@ -43,6 +43,6 @@ func (h *hold) leftLocked(left bool) {
 // Redis grants or refuses its attempt at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
 	if other := h.counterpartLocked(); other != nil && other.Wanted() {
-		wakeCaller(other.changed)
+		other.wakeLocked()
 	}
 }

@@ -270,12 +270,13 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "leaverStaysQueued", File: "internal/engine/entrance.go",
+		Name: "leaverStaysQueued", File: "internal/engine/admit.go",
 		Omits: "A caller that gives up leaves the queue of its process.",
 		Changes: []Change{{
-			`gaveUpLocked(op, q, h, err)
-		q.Leave(w)`,
-			"gaveUpLocked(op, q, h, err)",
+			`}
+		q.Leave(w)
+	}`,
+			"}\n}",
 		}},
 	},
 	{
@@ -375,8 +376,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "joinsPastTheQueue", File: "internal/engine/single.go",
 		Omits: "A caller that does not stand in the queue of its process takes no place in the line.",
 		Changes: []Change{{
-			"case !r.aside && r.bypassesQueue(): // the place in the line",
-			"case !r.aside && r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
+			"case !r.aside && r.isBeside(): // the place in the line",
+			"case !r.aside && r.isBeside() && t.HoldCount > 1: // the place in the line",
 		}},
 	},
 	{
