@@ -66,7 +66,6 @@ type recordBackend struct {
 	place  place // of the caller in the line
 	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
 	joined bool  // the caller may have had a place
-	aside  bool  // the caller waits beside the local queue: see stepAside
 }
 
 func (r *recordBackend) admit() error {
@@ -95,8 +94,9 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	r.fitted, r.cause = true, nil
 	switch {
 	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
-		r.stepAside()
-	case r.aside && r.stepBack():
+		// It waits beside the local queue, without a place: callers of this process that want fewer permits go first.
+		in.hold.leaveQueue()
+		r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", in.hold.lock.Traits().Permits())
 	case r.isBeside():
 		r.noteBusy(in.hold, res, nil)
 		return res, cmp.Or(r.Over(), errRestart)
@@ -108,9 +108,6 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		r.leftovers.MayEnqueue()
 	}
 	r.listen(res)
-	if r.aside { // the others of this process listen to the same channel
-		r.subscription.listeners[0].Only(isFor(in.Field))
-	}
 	delay, stop := r.nextPoll(res)
 	defer stop()
 	err := r.sleepUntilFree(delay)
@@ -124,32 +121,6 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		r.subscription.confirm()
 	}
 	return res, err
-}
-
-// stepAside makes the caller leave the local queue, so that callers of this process that want fewer permits than it
-// does need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The
-// place is that of the caller until the next one of this process joins the line, which replaces it.
-func (r *recordBackend) stepAside() {
-	h := r.target.hold
-	h.leaveQueue()
-	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
-	r.aside = true
-}
-
-// stepBack makes the caller enter the local queue again, because the semaphore has enough permits again. If another
-// caller is in the queue, stepBack returns false: then the caller has to wait behind it, at the position that stepAside
-// has noted.
-func (r *recordBackend) stepBack() bool {
-	h := r.target.hold
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	q := h.lockState.queueLocked(h.half())
-	if r.aside = false; !q.TryEnter() {
-		return false
-	}
-	h.queue = q
-	r.subscription.listeners[0].Only(nil)
-	return true
 }
 
 func (r *recordBackend) rollback(err error) {
@@ -170,7 +141,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge
-	case !r.aside && r.isBeside(): // the place in the line is that of the caller at the front of the local queue
+	case r.isBeside(): // the place in the line is that of the caller at the front of the local queue
 	case r.subscription.hearsGrants(*t):
 		t.Delivery = contract.Push
 	case r.subscription.isRefused():

@@ -376,8 +376,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "joinsPastTheQueue", File: "internal/engine/single.go",
 		Omits: "A caller that does not stand in the queue of its process takes no place in the line.",
 		Changes: []Change{{
-			"case !r.aside && r.isBeside(): // the place in the line",
-			"case !r.aside && r.isBeside() && t.HoldCount > 1: // the place in the line",
+			"case r.isBeside(): // the place in the line",
+			"case r.isBeside() && t.HoldCount > 1: // the place in the line",
 		}},
 	},
 	{
