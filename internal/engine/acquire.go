@@ -28,7 +28,6 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An acquireOp is one acquire operation: what one call does to acquire its lock, until it is held or the call gives up. A
@@ -41,8 +40,9 @@ type acquireOp struct {
 	target target // during an attempt, the caller has the owner mutex of its hold
 
 	subscription subscription
-	polling      *polling // nil: the caller has not polled
-	leftovers    tenancy.Leftovers
+	polling      *polling    // nil: the caller has not polled
+	place        *place      // in the line, or what the attempts have left in Redis otherwise
+	room         place       // memory for place
 	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool        // the caller gives up because Redis has not answered at all
 	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
@@ -105,10 +105,10 @@ func (a *acquireOp) run() (res Answer, err error) {
 func (a *acquireOp) leave(err error, failed bool) {
 	a.subscription.leave()
 	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
-		a.leftovers.GrantNotKept()
+		a.place.GrantNotKept()
 		a.engine.callersLeft(&a.target, 0, true)
 	}
-	if failed && a.leftovers.ToRollBack() {
+	if failed && a.place.ToRollBack() {
 		a.backend.rollback(err)
 	}
 }
@@ -129,7 +129,7 @@ func (a *acquireOp) asksAtEnd(err error) bool {
 // is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
 // with the cause ErrLate.
 func (a *acquireOp) attempt() (res Answer, err error) {
-	lastReply, first := a.lastReply, a.leftovers.Tries()
+	lastReply, first := a.lastReply, a.place.Tries()
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		if err != nil {
@@ -137,12 +137,12 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		}
 		took := time.Since(res.Sent)
 		if res.Status != contract.Held || a.engine.enoughValidityLeft(&a.target, took, asked) {
-			if a.leftovers.Tries() == first && a.target.hold.local() == nil {
+			if a.place.Tries() == first && a.target.hold.local() == nil {
 				a.engine.rtt.Observe(took)
 			}
 			return res, nil
 		}
-		a.leftovers.GrantNotKept()
+		a.place.GrantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
 			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
@@ -164,11 +164,11 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 // noteAnswer notes what an attempt may have left in Redis, and may still do. waits reports whether it has left the entry
 // of a waiter, and err is that of the answer, or why it cannot be read.
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
-	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
+	a.place.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
 	a.engine.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
 	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
-		a.leftovers.GrantNotKept()
+		a.place.GrantNotKept()
 	}
 }
 
@@ -239,8 +239,8 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5
-	if err == nil || !a.leftovers.Delays() && err != errRestart &&
+	undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5
+	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}

@@ -196,7 +196,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
+	for e.repeat(ctx, record, a.to, a.place.Tries(), back) != nil && time.Now().Before(end) {
 		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}

@@ -123,7 +123,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	one := new(recordBackend)
 	one.begin(op, one, t)
 	if in.adopts {
-		one.leftovers.GrantNotKept()
+		one.place.GrantNotKept()
 		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly
 	}
 	return t.hold, one.finish(op)

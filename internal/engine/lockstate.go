@@ -301,6 +301,6 @@ func allOf(first *hold, yield func(*hold) bool) bool {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.field.Passed()})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.Tries()})
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
 func (a *acquireOp) begin(op *waitOptions, b backend, t target) {
 	*a = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
+	a.place = &a.room
 }
 
 // isBeside reports whether the caller asks beside the local queue, which it has to enter if the lock is busy.
@@ -63,9 +63,8 @@ func (a *acquireOp) yieldStep(asksLocked func(), mayYield bool) time.Duration {
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
 	acquireOp
-	place  place // of the caller in the line
-	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
-	joined bool  // the caller may have had a place
+	missed bool // a grant came on which the caller did not rely, and Redis has not answered since
+	joined bool // the caller may have had a place
 }
 
 func (r *recordBackend) admit() error {
@@ -105,7 +104,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		return res, send.ErrTimeUp
 	}
 	if res.Standing.LegacyHolder() {
-		r.leftovers.MayEnqueue()
+		r.place.MayEnqueue()
 	}
 	r.listen(res)
 	delay, stop := r.nextPoll(res)
@@ -124,7 +123,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 }
 
 func (r *recordBackend) rollback(err error) {
-	if !r.leftovers.MayBeEnqueued() || err == errRestart || !r.leavePlace() {
+	if !r.place.MayBeEnqueued() || err == errRestart || !r.leavePlace() {
 		r.acquireOp.rollback(err)
 	}
 }
@@ -150,7 +149,7 @@ func (r *recordBackend) chooseDelivery() {
 	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), t.Lease
 	if t.WaitsInLine() {
-		r.leftovers.MayEnqueue()
+		r.place.MayEnqueue()
 	}
 }
 
@@ -166,7 +165,7 @@ func (r *recordBackend) grantLease() time.Duration {
 
 // granted returns the grant of which a message has notified the caller, if the caller can rely on it.
 func (r *recordBackend) granted() (res Answer, ok bool) {
-	if !r.leftovers.MayBeEnqueued() {
+	if !r.place.MayBeEnqueued() {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.target.hold.lock.Traits().Suffix)
@@ -213,15 +212,9 @@ func (r *recordBackend) takePlaceLocked() {
 		s.dropPlaceLocked(q)
 		return
 	}
-	r.place, q.place = *q.place, nil
-	r.leftovers.Inherits(r.place.field.Passed())
-	r.useFieldLocked(r.place.field)
-}
-
-// useFieldLocked makes the caller use field in its attempts from now on.
-func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
-	r.target.hold.AsksWith(field)
-	r.target.Field = field.ID
+	r.place, q.place = q.place, nil
+	t.hold.AsksWith(r.place.field)
+	r.target.Field = r.place.field.ID
 }
 
 // leavePlace leaves the place in the line of a caller that gives up to the next caller of this process. It reports
@@ -236,11 +229,6 @@ func (r *recordBackend) leavePlace() bool {
 		t.Counterpart != "" {
 		return false
 	}
-	left, tries := r.place, 0
-	if s.engine.late.MayAcquire(left.field.ID) {
-		tries = r.leftovers.LeavesTries()
-	}
-	left.field.PassOn(tries)
-	q.place = &left
+	q.place = r.place
 	return true
 }
