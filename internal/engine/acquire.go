@@ -46,7 +46,6 @@ type acquireOp struct {
 	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool        // the caller gives up because Redis has not answered at all
 	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
-	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
 	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
@@ -177,7 +176,6 @@ func (a *acquireOp) listen(res Answer) {
 	in := a.target
 	a.lastReply = time.Now()
 	a.engine.noteSlow()
-	a.noteBusy(in.hold, res, a.cause)
 	a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
@@ -305,11 +303,6 @@ func (a *acquireOp) dismissLocked(res Answer) {
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
 	}
-}
-
-// asksLocked notes that the caller is about to make an attempt, whose answer takes at most patience.
-func (a *acquireOp) asksLocked(patience time.Duration) {
-	a.findingsLocked(a.target.hold).request.begin(patience)
 }
 
 // HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.

@@ -124,7 +124,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	one.begin(op, one, t)
 	if in.adopts {
 		one.place.GrantNotKept()
-		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly
+		one.target.AdoptsRecord = !kind.Traits().DrawsSingly
 	}
 	return t.hold, one.finish(op)
 }

@@ -46,7 +46,7 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 }
 
 func (k *localBackend) admit() error {
-	return k.yield(func() { k.asksLocked(roundTime) })
+	return k.yield(roundTime)
 }
 
 func (k *localBackend) ask(time.Time) (res Answer, err error) {
@@ -76,10 +76,10 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 	h, r := k.target.hold, k.refusal
 	k.noteRefusal()
 	switch {
-	case k.isBeside():
-		return res, cmp.Or(k.Over(), errRestart)
 	case k.NoWait:
 		return res, send.ErrTimeUp
+	case k.isBeside():
+		return res, cmp.Or(k.Over(), errRestart)
 	}
 	k.lastReply = time.Now()
 	if !slices.Equal(k.taken, r.Taken) {

@@ -38,12 +38,12 @@ func TestLateGrantIsNeededWhileTheRecordIsShared(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		h, field := e.holdBy(e.shared().Traits().ID, 1)
-		assert.True(t, h.needs(field))
-		assert.False(t, h.needs("another field"))
+		assert.True(t, h.needs(field, false))
+		assert.False(t, h.needs("another field", false))
 		e.unlock(1)
-		assert.True(t, h.needs(field), "another hold has the record")
+		assert.True(t, h.needs(field, false), "another hold has the record")
 		e.unlock(2)
-		assert.False(t, h.needs(field), "the record was released")
+		assert.False(t, h.needs(field, false), "the record was released")
 	})
 }
 
@@ -59,7 +59,7 @@ func TestLateGrantIsNeededWhileTheFieldIsAdopted(t *testing.T) {
 		e.giveBack(fenced, 1)
 		<-taken
 		require.Equal(t, field, e.redis.Holder("x"), "the field was handed off")
-		assert.True(t, h.needs(field))
+		assert.True(t, h.needs(field, false))
 		e.giveBack(fenced, 2)
 	})
 }
@@ -80,20 +80,20 @@ func TestLateGrantIsNeededWhileThePlaceIsLeft(t *testing.T) {
 			return h
 		}
 		h := newHold()
-		assert.True(t, h.needs(h.Field().ID), "its caller asks")
+		assert.True(t, h.needs(h.Field().ID, false), "its caller asks")
 		s.locked(func() {
 			q = s.queueLocked("")
 			q.TryEnter()
 			q.place = &place{lock: l, field: h.Field()}
 		})
 		h.unlockHold()
-		assert.True(t, h.needs(h.Field().ID), "the next caller asks")
+		assert.True(t, h.needs(h.Field().ID, false), "the next caller asks")
 		s.locked(func() {
 			q.place = nil
 			q.Release()
 			s.dropQueueLocked(q)
 		})
-		assert.False(t, h.needs(h.Field().ID), "nobody asks")
+		assert.False(t, h.needs(h.Field().ID, false), "nobody asks")
 	})
 }
 
@@ -244,7 +244,7 @@ func TestLateGrantWakesACallerThatIsAboutToWait(t *testing.T) {
 			h = s.newHoldLocked(newFakeLock(e.redis, "x"), holdKey{"", 1})
 			h.newField()
 		})
-		assert.True(t, h.needsLate(h.Field().ID))
+		assert.True(t, h.needs(h.Field().ID, true))
 		require.Len(t, h.changed, 1)
 		h.unlockHold()
 	})

@@ -25,29 +25,28 @@ func (a *acquireOp) begin(op *waitOptions, b backend, t target) {
 // isBeside reports whether the caller asks beside the local queue, which it has to enter if the lock is busy.
 func (a *acquireOp) isBeside() bool {
 	h := a.target.hold
-	if a.NoWait || h.queue != nil || !h.Asks() {
+	if h.queue != nil || !h.Asks() {
 		return false
 	}
 	admission := h.lock.Traits().Admission
 	return admission == contract.Counting || admission == contract.Exclusive && !h.hasCounterpart()
 }
 
-// yield waits for as long as the hand-off policy lets other processes go first. Then it calls asksLocked, with the mutex.
-func (a *acquireOp) yield(asksLocked func()) error {
-	d := a.yieldStep(asksLocked, true)
-	if d == 0 {
-		return nil
-	}
-	a.span.waits()
-	err := a.Sleep(nil, nil, nil, d)
-	if err == nil {
-		a.yieldStep(asksLocked, false)
+// yield waits for as long as the hand-off policy lets other processes go first. Then the caller is about to make an
+// attempt, whose answer takes at most patience.
+func (a *acquireOp) yield(patience time.Duration) (err error) {
+	d := a.yieldStep(patience, true)
+	if d > 0 {
+		a.span.waits()
+		if err = a.Sleep(nil, nil, nil, d); err == nil {
+			a.yieldStep(patience, false)
+		}
 	}
 	return err
 }
 
-// yieldStep returns for how long other processes go first, if they may. Otherwise it calls asksLocked.
-func (a *acquireOp) yieldStep(asksLocked func(), mayYield bool) time.Duration {
+// yieldStep returns for how long other processes go first, if mayYield is set. Otherwise the caller makes an attempt.
+func (a *acquireOp) yieldStep(patience time.Duration, mayYield bool) time.Duration {
 	h := a.target.hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
@@ -56,7 +55,8 @@ func (a *acquireOp) yieldStep(asksLocked func(), mayYield bool) time.Duration {
 			return d
 		}
 	}
-	asksLocked()
+	a.takePlaceLocked()
+	a.findingsLocked(h).request.begin(patience)
 	return 0
 }
 
@@ -68,7 +68,7 @@ type recordBackend struct {
 }
 
 func (r *recordBackend) admit() error {
-	if err := r.yield(r.takePlaceLocked); err != nil {
+	if err := r.yield(send.MinWait); err != nil {
 		return err
 	}
 	r.target.nameCounterpart()
@@ -89,19 +89,19 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 }
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
-	in := r.target
+	h, beside := r.target.hold, r.isBeside()
 	r.fitted, r.cause = true, nil
-	switch {
-	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
+	if n := h.lock.Traits().Permits(); n > res.Total && res.Total > 0 && !r.NoWait {
 		// It waits beside the local queue, without a place: callers of this process that want fewer permits go first.
-		in.hold.leaveQueue()
-		r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", in.hold.lock.Traits().Permits())
-	case r.isBeside():
-		r.noteBusy(in.hold, res, nil)
-		return res, cmp.Or(r.Over(), errRestart)
+		h.leaveQueue()
+		beside, r.cause = false, send.Invalid("%d permits at once: the semaphore has fewer in Redis", n)
+	}
+	r.noteBusy(h, res, r.cause)
+	switch {
 	case r.NoWait:
-		r.noteBusy(in.hold, res, nil)
 		return res, send.ErrTimeUp
+	case beside:
+		return res, cmp.Or(r.Over(), errRestart)
 	}
 	if res.Standing.LegacyHolder() {
 		r.place.MayEnqueue()
@@ -200,21 +200,19 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 // takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a
 // shorter lease gets a place of its own, because the grant for the old place may last longer than its lease. So does
 // a caller that wants another number of permits of a semaphore, because the field of the old place tells that number.
-func (r *recordBackend) takePlaceLocked() {
-	t := r.target
-	s := t.hold.lockState
-	r.asksLocked(send.MinWait)
-	q := t.hold.queue
-	if q == nil || q.place == nil || t.HoldCount > 1 {
+func (a *acquireOp) takePlaceLocked() {
+	h := a.target.hold
+	q := h.queue
+	if q == nil || q.place == nil {
 		return
 	}
-	if t.Lease < q.place.lease || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
-		s.dropPlaceLocked(q)
+	if p := q.place; a.target.Lease < p.lease || h.lock.Traits().Permits() != p.lock.Traits().Permits() {
+		h.lockState.dropPlaceLocked(q)
 		return
 	}
-	r.place, q.place = q.place, nil
-	t.hold.AsksWith(r.place.field)
-	r.target.Field = r.place.field.ID
+	a.place, q.place = q.place, nil
+	h.AsksWith(a.place.field)
+	a.target.Field = a.place.field.ID
 }
 
 // leavePlace leaves the place in the line of a caller that gives up to the next caller of this process. It reports
