@@ -174,7 +174,6 @@ func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
 // listen makes the caller listen for a grant or a release of its lock, which res has found busy.
 func (a *acquireOp) listen(res Answer) {
 	in := a.target
-	a.lastReply = time.Now()
 	a.engine.noteSlow()
 	a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {

@@ -92,9 +92,6 @@ func (c *claim) hasCounterpart() bool {
 func (c *claim) leaveQueueLocked() {
 	if q := c.queue; q != nil {
 		c.queue = nil
-		if !c.lockState.engine.gotNoAnswerLocked(q) { // otherwise the waiters behind c are to know
-			q.request = inquiry{}
-		}
 		q.Release()
 		c.lockState.dropQueueLocked(q)
 	}

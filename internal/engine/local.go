@@ -81,7 +81,6 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 	case k.isBeside():
 		return res, cmp.Or(k.Over(), errRestart)
 	}
-	k.lastReply = time.Now()
 	if !slices.Equal(k.taken, r.Taken) {
 		k.taken = r.Taken
 		k.subscription.listenTo(k.lock.Listen(r.Taken))

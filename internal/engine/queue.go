@@ -10,7 +10,6 @@ package engine
 
 import (
 	"errors"
-	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/waitqueue"
@@ -46,12 +45,6 @@ type waitQueue struct {
 	policy   handoff.Policy // how this process shares the lock with other processes
 	shared   *record        // the record that newcomers may share; or nil
 	place    *place         // in the line; the last caller has left it to the next one; or nil
-}
-
-// gotNoAnswerLocked reports whether Redis has not answered the caller that q has admitted, for longer than an answer
-// takes, or because it cannot be reached.
-func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
-	return q.request.underWay() && (!time.Now().Before(q.request.due) || !e.sender.Healthy())
 }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.

@@ -86,6 +86,7 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	f := op.findingsLocked(h)
+	op.lastReply = o.at
 	if f.reply, f.look = o, (poller.Look{}); o.cause != nil {
 		return
 	}
