@@ -139,9 +139,8 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 	switch {
 	// These cases come before err: if the caller gave up just now, it still has to use what it was handed, or to
 	// release it.
-	case h.IsAdopting():
+	case h.IsAdopted():
 		op.span.ends(pathHandoff)
-		h.Runs()
 		in.adopts = true
 		return in, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
@@ -178,8 +177,7 @@ func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	defer s.Unlock()
 	h, q := w.Value.hold, w.Value.queue
 	switch {
-	case h.IsAdopting():
-		h.Runs()
+	case h.IsAdopted():
 		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
 		return nil

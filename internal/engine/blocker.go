@@ -37,7 +37,7 @@ func (e *Engine) here(kind contract.Lock, o Owner) (holder, front string) {
 		return fmt.Sprintf("%v of %s holds the %s lock", h.owner.principal(), e.process(), h.half()), ""
 	}
 	for h := range s.holds.all() {
-		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Wanted() && h.queue != nil {
+		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Asks() && h.queue != nil {
 			return "", fmt.Sprintf(
 				"%v of %s is ahead in the queue, and Redis has not answered its request",
 				h.owner.principal(),

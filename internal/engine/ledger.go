@@ -175,7 +175,7 @@ func (s *lockState) releasedLocked(field string) *hold {
 // asks if granted is set.
 func (s *lockState) isNeededLocked(field string, granted bool) bool {
 	for h := range s.holds.all() {
-		if h.has(field) && (h.Wanted() || h.Holds()) {
+		if h.has(field) && (h.Asks() || h.Holds()) {
 			if granted && h.Asks() {
 				h.wakeLocked()
 			}

@@ -131,7 +131,7 @@ func (s *lockState) find(id contract.LockID, o Owner) *hold {
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
 func (h *hold) unlessGone() *hold {
-	if h == nil || h.Wanted() || h.isOver() {
+	if h == nil || h.Asks() || h.isOver() {
 		return nil
 	}
 	return h

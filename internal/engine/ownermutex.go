@@ -136,7 +136,7 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
 	h := s.holds.get(c.key())
-	if h != nil && !c.acquires && h.Wanted() || c.only != nil && h != c.only {
+	if h != nil && !c.acquires && h.Asks() || c.only != nil && h != c.only {
 		return nil
 	}
 	return h
