@@ -45,8 +45,6 @@ type acquireOp struct {
 	room         place       // memory for place
 	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool        // the caller gives up because Redis has not answered at all
-	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
-	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
 	concluded    bool        // the owner mutex of the hold is unlocked
@@ -76,12 +74,10 @@ func (a *acquireOp) finish(op *waitOptions) error {
 // back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
-	defer func() { a.leave(err, err != nil || !returned) }()
+	defer func() { a.leave(err, returned) }()
 	for {
 		if err = a.backend.admit(); err == nil { // 1
-			a.asking = true
 			res, err = a.attempt() // 2
-			a.asking = false
 		}
 		if err == nil && res.Status == contract.Busy && !a.NoWait {
 			err = a.engine.checkWait(a.target.hold.lock, a.target.hold.owner)
@@ -100,14 +96,16 @@ func (a *acquireOp) run() (res Answer, err error) {
 	}
 }
 
-// leave ends the subscription, and rolls back what attempts have left if the operation has failed.
-func (a *acquireOp) leave(err error, failed bool) {
+// leave ends the subscription, and rolls back what attempts have left if the operation has failed. If it has not
+// returned, code of the user has panicked, or ended the goroutine, perhaps during an attempt.
+func (a *acquireOp) leave(err error, returned bool) {
 	a.subscription.leave()
-	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
+	if !returned {
+		err = nil
 		a.place.GrantNotKept()
 		a.engine.callersLeft(&a.target, 0, true)
 	}
-	if failed && a.place.ToRollBack() {
+	if (err != nil || !returned) && a.place.ToRollBack() {
 		a.backend.rollback(err)
 	}
 }
@@ -116,11 +114,7 @@ func (a *acquireOp) leave(err error, failed bool) {
 // since the last attempt without any sign of it. If the answer to that attempt came after the time was up, there is no
 // other one: the caller stays for send.MinWait at most.
 func (a *acquireOp) asksAtEnd(err error) bool {
-	if err != send.ErrTimeUp || a.atEnd || !a.lastReply.Before(a.Deadline) || !a.subscription.mayHaveMissed() {
-		return false
-	}
-	a.atEnd = true
-	return true
+	return err == send.ErrTimeUp && a.lastReply.Before(a.Deadline) && a.subscription.mayHaveMissed()
 }
 
 // attempt makes one attempt. If a grant comes so late that too little validity is left, attempt asks

@@ -52,22 +52,22 @@ func (todo *effect) carryOut(op *waitOptions) error {
 }
 
 // awaitOwner waits for the owner mutex. If the owner holds the lock, a caller that does not wait for other owners waits
-// here too, for as long as it would wait for an answer of Redis.
-func (todo *effect) awaitOwner(op *waitOptions) error {
-	h, wait := todo.waiter.Value.hold, *op
-	s := h.lockState
+// here too, for as long as it would wait for an answer of Redis. If the wait ends sooner, the waiter leaves the queue,
+// also if code of the user panics meanwhile, or ends the goroutine.
+func (todo *effect) awaitOwner(op *waitOptions) (err error) {
+	wait := op.Wait
 	if todo.held {
-		wait.Wait = s.engine.patienceOf(op)
+		wait = todo.waiter.Value.hold.lockState.engine.patienceOf(op)
 	}
-	err := wait.awaitOwnerTurn(todo.waiter)
-	switch {
-	case err == nil:
-	case !todo.held:
-		s.Lock()
-		defer s.Unlock()
-		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
-	case err == send.ErrTimeUp && op.NoWait:
-		return ErrNoAnswer
+	err = send.ErrClosed // any error: Sleep may not return
+	defer func() {
+		if err != nil {
+			op.leaveOwners(todo.waiter, todo.held)
+		}
+	}()
+	op.span.waits()
+	if err = wait.Sleep(todo.waiter.Done, nil, nil, 0); err == send.ErrTimeUp && todo.held && op.NoWait {
+		err = ErrNoAnswer
 	}
 	return err
 }

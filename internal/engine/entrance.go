@@ -34,26 +34,17 @@ func (s *lockState) gaveUpLocked(op *waitOptions, q *waitQueue, err error) error
 	return err
 }
 
-// awaitOwnerTurn waits until w has the owner mutex of its hold. If the wait ends sooner, w leaves the queue, also if code
-// of the user panics meanwhile, or ends the goroutine.
-func (op *waitOptions) awaitOwnerTurn(w *waiter) (err error) {
-	err = send.ErrClosed // any error: Sleep may not return
-	defer func() {
-		if err != nil {
-			w.Value.hold.leaveOwners(w)
-		}
-	}()
-	op.span.waits()
-	err = op.Sleep(w.Done, nil, nil, 0)
-	return err
-}
-
-// leaveOwners ends the wait of w for the owner mutex of h.
-func (h *hold) leaveOwners(w *waiter) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
+// leaveOwners ends the wait of w for the owner mutex of its hold. held is effect.held.
+func (op *waitOptions) leaveOwners(w *waiter, held bool) {
+	h := w.Value.hold
+	s := h.lockState
+	s.Lock()
+	defer s.Unlock()
+	if !held {
+		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
+	}
 	if !w.Waits() && h.State() == tenancy.Ended {
-		h.lockState.forgetLocked(h) // it has ended since, and no other goroutine has the owner mutex: as unlockHoldLocked does
+		s.forgetLocked(h) // it has ended since, and no other goroutine has the owner mutex: as unlockHoldLocked does
 	}
 	h.ownerQueue.Leave(w)
 }

@@ -450,7 +450,7 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		require.NoError(t, err)
 		h.unlockHold()
 		require.Zero(t, h.lowerUnconfirmed())
-		h.leaveOwners(next.waiter)
+		e.waitOptionsFor(ctx).leaveOwners(next.waiter, false)
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())
 		assert.Zero(t, e.names())

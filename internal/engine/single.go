@@ -123,7 +123,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 }
 
 func (r *recordBackend) rollback(err error) {
-	if !r.place.MayBeEnqueued() || err == errRestart || !r.leavePlace() {
+	if !r.place.MayBeEnqueued() || err == nil || err == errRestart || !r.leavePlace() {
 		r.acquireOp.rollback(err)
 	}
 }
@@ -223,8 +223,7 @@ func (r *recordBackend) leavePlace() bool {
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || s.closed || !t.hold.Asks() || r.asking ||
-		t.Counterpart != "" {
+	if q == nil || q.place != nil || q.First() == nil || s.closed || !t.hold.Asks() || t.Counterpart != "" {
 		return false
 	}
 	q.place = r.place
