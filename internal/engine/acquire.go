@@ -43,7 +43,6 @@ type acquireOp struct {
 	polling      *polling    // nil: the caller has not polled
 	place        *place      // in the line, or what the attempts have left in Redis otherwise
 	room         place       // memory for place
-	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool        // the caller gives up because Redis has not answered at all
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
@@ -89,9 +88,6 @@ func (a *acquireOp) run() (res Answer, err error) {
 			}
 		}
 		returned = true
-		if err != nil && err != errRestart {
-			err = send.WithLast(err, a.cause)
-		}
 		return res, err
 	}
 }

@@ -15,9 +15,8 @@ import (
 // An admitted is how the caller of one lock was admitted among the callers of this process. The zero value tells the
 // caller to get its hold from lockTarget, because its owner has one already.
 type admitted struct {
-	hold   *hold // of the caller, which has its owner mutex unless holds is set; or nil
-	holds  bool  // the caller holds the lock: it was handed off, or a record is shared, and no request is needed
-	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
+	hold  *hold // of the caller, which has its owner mutex unless holds is set; or nil
+	holds bool  // the caller holds the lock: it was handed off, or a record is shared, and no request is needed
 
 	waiter *waiter // the caller is not admitted yet: awaitTurn waits until it is; or nil
 }
@@ -141,7 +140,6 @@ func (s *lockState) settleLocked(op *waitOptions, w *waiter, err error) (in admi
 	// release it.
 	case h.IsAdopted():
 		op.span.ends(pathHandoff)
-		in.adopts = true
 		return in, nil, nil
 	case !h.Asks(): // it got the lock by a hand-off or a shared record, and may have lost or released it since
 		op.span.ends(pathHandoff)
@@ -195,13 +193,8 @@ func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 // its goroutine ran again: the process was paused in between. The old record is deleted in the background if no other
 // hold shares it, and the caller cancels the guards of h.
 func (s *lockState) discardHandoffLocked(h *hold) (guards guard.Ends) {
-	last := true
-	if h.IsLost() {
-		h.Lowered()
-	} else {
-		_, last, guards = h.endOneLocked()
-	}
-	if h.Count() > 0 { // other goroutines of the owner have re-entered h, which goes on for them
+	left, last, guards := h.endOneLocked()
+	if left > 0 { // other goroutines of the owner have re-entered h, which goes on for them
 		return guards
 	}
 	s.forgetLocked(h)

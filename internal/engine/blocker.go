@@ -125,7 +125,9 @@ func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request
 	case who != "":
 	case last == nil:
 		who = front
-	case last.cause == nil: // otherwise the error has it
+	case last.cause != nil:
+		err = send.WithLast(err, last.cause)
+	default:
 		who = last.String()
 	}
 	switch {

@@ -122,7 +122,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)
-	if in.adopts {
+	if t.hold.IsAdopted() {
 		one.place.GrantNotKept()
 		one.target.AdoptsRecord = !kind.Traits().DrawsSingly
 	}

@@ -19,17 +19,13 @@ func (e *Engine) enqueue(op *waitOptions, c candidate) *waiter {
 }
 
 // gaveUpLocked notes what a caller that has waited in q, and gives up because of err, knows of the one in front. It
-// returns err, together with the reason why that one cannot have the lock, if other owners are not the reason. A caller
-// whose time is up makes an attempt of its own if no caller here knows yet whether the lock is busy.
+// returns err. A caller whose time is up makes an attempt of its own if no caller here knows yet whether the lock is busy.
 func (s *lockState) gaveUpLocked(op *waitOptions, q *waitQueue, err error) error {
 	f := &op.found
 	f.waitsBehindLocked(s.name, q)
 	f.unseen = !q.owned
 	if err == send.ErrTimeUp && f.unseen && f.reply == nil && !f.request.inDoubt(time.Now()) {
 		return errBypassQueue
-	}
-	if err != send.ErrClosed && q.reply != nil && q.reply.cause != nil {
-		return send.WithLast(err, q.reply.cause)
 	}
 	return err
 }

@@ -57,9 +57,9 @@ func (k *localBackend) ask(time.Time) (res Answer, err error) {
 	status, refused, err := k.lock.Ask(&k.Wait, t.hold.owner, t.Attempt)
 	res.Sent, res.Status = sent, status
 	if err == nil {
-		k.refusal, k.cause = refused, refused.Cause
+		k.refusal = refused
 	} else if refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
-		k.refusal, k.cause = refused, nil
+		k.refusal = refused
 		k.noteRefusal()
 	}
 	return res, err

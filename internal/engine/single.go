@@ -89,14 +89,14 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 }
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
-	h, beside := r.target.hold, r.isBeside()
-	r.fitted, r.cause = true, nil
+	h, beside, cause := r.target.hold, r.isBeside(), error(nil)
+	r.fitted = true
 	if n := h.lock.Traits().Permits(); n > res.Total && res.Total > 0 && !r.NoWait {
 		// It waits beside the local queue, without a place: callers of this process that want fewer permits go first.
 		h.leaveQueue()
-		beside, r.cause = false, send.Invalid("%d permits at once: the semaphore has fewer in Redis", n)
+		beside, cause = false, send.Invalid("%d permits at once: the semaphore has fewer in Redis", n)
 	}
-	r.noteBusy(h, res, r.cause)
+	r.noteBusy(h, res, cause)
 	switch {
 	case r.NoWait:
 		return res, send.ErrTimeUp
