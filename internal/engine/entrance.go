@@ -1,8 +1,8 @@
 package engine
 
-// The entrance: how a caller waits in a local queue, until it is admitted.
+// The entrance: how a wait in a local queue, or for an owner mutex, begins, and what is noted when a caller gives it up.
 //
-// Rules: who waits here has no mutex. Whatever a caller knew of a lock state before is out of date then.
+// Rules: who waits has no mutex. Whatever a caller knew of a lock state before is out of date then.
 
 import (
 	"time"

@@ -4,8 +4,7 @@ package engine
 //
 // Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
 // of this process has that field. If the caller waits, because another try of the attempt has found the lock busy, the
-// grant wakes it, also in a local queue: its next attempt need not pass the queue, in which another caller may wait for
-// this very grant to be released.
+// grant wakes it. Only the caller that a local queue has admitted waits with a field, or one that needs no queue.
 
 import (
 	"context"

@@ -47,17 +47,16 @@ type waitQueue struct {
 	place    *place         // in the line; the last caller has left it to the next one; or nil
 }
 
-// errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
-// There are five reasons:
+// errBypassQueue ends the waits of callers in a local queue that are to make an attempt without being admitted. There
+// are four reasons:
 //
 //   - Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one after the
 //     other.
 //   - The time of a caller is up, and none of them has seen an owner of the lock.
-//   - A semaphore has permits for all of them.
-//   - The owner of a caller has acquired the counterpart of the lock, or a late answer may have granted the lock.
+//   - The owner of a caller has acquired the counterpart of the lock.
 //   - The Redis client is closed.
 //
 // Such an attempt acquires the lock only if it is free, and does not join the line, because the place of this process
-// in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the caller
-// returns to its old position in the local queue.
+// in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the call
+// begins again (errRestart), and returns to its old position in the local queue, which is that of its time.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
