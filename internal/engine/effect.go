@@ -56,8 +56,8 @@ func (todo *effect) carryOut(op *waitOptions) error {
 // also if code of the user panics meanwhile, or ends the goroutine.
 func (todo *effect) awaitOwner(op *waitOptions) (err error) {
 	wait := op.Wait
-	if todo.held {
-		wait = todo.waiter.Value.hold.lockState.engine.patienceOf(op)
+	if todo.held && op.NoWait && !op.Patient && op.Deadline.IsZero() {
+		wait.Deadline = time.Now().Add(todo.waiter.Value.hold.lockState.engine.sender.Patience())
 	}
 	err = send.ErrClosed // any error: Sleep may not return
 	defer func() {
@@ -70,14 +70,4 @@ func (todo *effect) awaitOwner(op *waitOptions) (err error) {
 		err = ErrNoAnswer
 	}
 	return err
-}
-
-// patienceOf returns for how long the caller of op waits for an answer of Redis to another goroutine of its owner.
-func (e *Engine) patienceOf(op *waitOptions) send.Wait {
-	patient := op.Wait
-	if op.NoWait && !op.Patient && op.Deadline.IsZero() {
-		patient.Deadline = time.Now().Add(e.sender.Patience())
-	}
-	patient.NoWait = false
-	return patient
 }

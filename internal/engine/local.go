@@ -56,10 +56,8 @@ func (k *localBackend) ask(time.Time) (res Answer, err error) {
 	t, sent := k.target, time.Now()
 	status, refused, err := k.lock.Ask(&k.Wait, t.hold.owner, t.Attempt)
 	res.Sent, res.Status = sent, status
-	if err == nil {
-		k.refusal = refused
-	} else if refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
-		k.refusal = refused
+	k.refusal = refused
+	if err != nil && refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
 		k.noteRefusal()
 	}
 	return res, err

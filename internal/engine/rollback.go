@@ -109,13 +109,13 @@ func (e *Engine) repeat(
 		}
 	}()
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
+		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}
 		if pause > 0 {
-			_ = op.Sleep(e.closed, nil, nil, pause) // Close cuts the pause short
+			_ = wait.Sleep(e.closed, nil, nil, pause) // Close cuts the pause short
 		}
-		op.Deadline = time.Now().Add(UnlockTime)
+		wait.Deadline = time.Now().Add(UnlockTime)
 		mayRun := e.late.MayAcquire(field)
-		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(mayRun)}, time.Now())
+		answer := e.sender.Do(&wait, send.Request{Call: undo(mayRun)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
