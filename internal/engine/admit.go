@@ -94,7 +94,7 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ta
 func (s *lockState) enqueueLocked(op *waitOptions, c candidate) *waiter {
 	op.fitted = op.fitted || c.queue.reply != nil && c.hold.lock.Traits().Permits() <= c.queue.reply.total
 	if c.hold.lock.Traits().Counterpart != (contract.LockID{}) {
-		c.hold.wakerLocked()
+		c.changed = c.hold.wakerLocked()
 	}
 	return s.engine.enqueue(op, c)
 }
@@ -110,7 +110,7 @@ func (s *lockState) awaitTurn(op *waitOptions, w *waiter, r *Request, t *target)
 		}
 	}()
 	op.span.waits()
-	err = op.Sleep(w.Done, nil, w.Value.hold.changed, 0)
+	err = op.Sleep(w.Done, nil, w.Value.changed, 0)
 	awake = true
 	in, guards, err := s.settle(op, w, r, err, t)
 	guards.EndAll(nil)

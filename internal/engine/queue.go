@@ -22,7 +22,9 @@ type waiter = waitqueue.Waiter[candidate]
 type candidate struct {
 	hold  *hold      // of the lock that the caller wants
 	queue *waitQueue // in which the waiter is; nil: it waits for the owner mutex of hold
-	takes bool       // the lock may be handed off to hold
+	// changed is that of the claim if the lock has a counterpart; otherwise nil.
+	changed chan struct{}
+	takes   bool // the lock may be handed off to hold
 }
 
 // in returns the queue in which the waiter is.

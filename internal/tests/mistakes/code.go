@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -327,7 +327,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "placeForgotten", File: "internal/engine/single.go",
 		Omits: "The next caller of the process takes over the place in the line.",
 		Changes: []Change{{
-			`q.place = &left
+			`q.place = r.place
 `,
 			"",
 		}},
