@@ -17,7 +17,7 @@ type Attempt struct {
 	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
 
 	NoWait  bool // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
-	Waits   bool // the caller waits even if a semaphore has fewer permits than it wants: see stepAside
+	Waits   bool // the caller waits even if a semaphore has fewer permits than it wants
 	Late    bool // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
 	Renewed bool // the watchdog renews the lease once the attempt was granted
 	// AdoptsRecord is set if a hold of this process has left its record to the caller. The attempt may draw several

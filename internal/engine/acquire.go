@@ -28,7 +28,6 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // An acquireOp is one acquire operation: what one call does to acquire its lock, until it is held or the call gives up. A
@@ -41,13 +40,10 @@ type acquireOp struct {
 	target target // during an attempt, the caller has the owner mutex of its hold
 
 	subscription subscription
-	polling      *polling // nil: the caller has not polled
-	leftovers    tenancy.Leftovers
-	cause        error       // why the last attempt was not granted, if other owners are not the reason; or nil
+	polling      *polling    // nil: the caller has not polled
+	place        *place      // in the line, or what the attempts have left in Redis otherwise
+	room         place       // memory for place
 	unanswered   bool        // the caller gives up because Redis has not answered at all
-	atEnd        bool        // the time is up, and the caller makes its last attempt: see asksAtEnd
-	adoptsRecord bool        // a hand-off has left the record of the last holder to it: see handoff.go
-	asking       bool        // an attempt is under way; in rollback: a hook has panicked, or ended the goroutine
 	givenUp      atomic.Bool // the operation has failed: what late answers grant is rolled back (orphans.go)
 	orphans      orphans     // of the first attempt
 	concluded    bool        // the owner mutex of the hold is unlocked
@@ -77,12 +73,10 @@ func (a *acquireOp) finish(op *waitOptions) error {
 // back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
-	defer func() { a.leave(err, err != nil || !returned) }()
+	defer func() { a.leave(err, returned) }()
 	for {
 		if err = a.backend.admit(); err == nil { // 1
-			a.asking = true
 			res, err = a.attempt() // 2
-			a.asking = false
 		}
 		if err == nil && res.Status == contract.Busy && !a.NoWait {
 			err = a.engine.checkWait(a.target.hold.lock, a.target.hold.owner)
@@ -94,21 +88,20 @@ func (a *acquireOp) run() (res Answer, err error) {
 			}
 		}
 		returned = true
-		if err != nil && err != errRestart {
-			err = send.WithLast(err, a.cause)
-		}
 		return res, err
 	}
 }
 
-// leave ends the subscription, and rolls back what attempts have left if the operation has failed.
-func (a *acquireOp) leave(err error, failed bool) {
+// leave ends the subscription, and rolls back what attempts have left if the operation has failed. If it has not
+// returned, code of the user has panicked, or ended the goroutine, perhaps during an attempt.
+func (a *acquireOp) leave(err error, returned bool) {
 	a.subscription.leave()
-	if a.asking { // a hook has panicked, or ended the goroutine, during the attempt
-		a.leftovers.GrantNotKept()
+	if !returned {
+		err = nil
+		a.place.GrantNotKept()
 		a.engine.callersLeft(&a.target, 0, true)
 	}
-	if failed && a.leftovers.ToRollBack() {
+	if (err != nil || !returned) && a.place.ToRollBack() {
 		a.backend.rollback(err)
 	}
 }
@@ -117,11 +110,7 @@ func (a *acquireOp) leave(err error, failed bool) {
 // since the last attempt without any sign of it. If the answer to that attempt came after the time was up, there is no
 // other one: the caller stays for send.MinWait at most.
 func (a *acquireOp) asksAtEnd(err error) bool {
-	if err != send.ErrTimeUp || a.atEnd || !a.lastReply.Before(a.Deadline) || !a.subscription.mayHaveMissed() {
-		return false
-	}
-	a.atEnd = true
-	return true
+	return err == send.ErrTimeUp && a.lastReply.Before(a.Deadline) && a.subscription.mayHaveMissed()
 }
 
 // attempt makes one attempt. If a grant comes so late that too little validity is left, attempt asks
@@ -129,7 +118,7 @@ func (a *acquireOp) asksAtEnd(err error) bool {
 // is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
 // with the cause ErrLate.
 func (a *acquireOp) attempt() (res Answer, err error) {
-	lastReply, first := a.lastReply, a.leftovers.Tries()
+	lastReply, first := a.lastReply, a.place.Tries()
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		if err != nil {
@@ -137,12 +126,12 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		}
 		took := time.Since(res.Sent)
 		if res.Status != contract.Held || a.engine.enoughValidityLeft(&a.target, took, asked) {
-			if a.leftovers.Tries() == first && a.target.hold.local() == nil {
+			if a.place.Tries() == first && a.target.hold.local() == nil {
 				a.engine.rtt.Observe(took)
 			}
 			return res, nil
 		}
-		a.leftovers.GrantNotKept()
+		a.place.GrantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
 			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
@@ -164,25 +153,22 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 // noteAnswer notes what an attempt may have left in Redis, and may still do. waits reports whether it has left the entry
 // of a waiter, and err is that of the answer, or why it cannot be read.
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
-	a.leftovers.Attempted(answer.Unknown, answer.Abandoned, waits)
+	a.place.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
 	a.engine.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
 	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
-		a.leftovers.GrantNotKept()
+		a.place.GrantNotKept()
 	}
 }
 
 // listen makes the caller listen for a grant or a release of its lock, which res has found busy.
 func (a *acquireOp) listen(res Answer) {
 	in := a.target
-	a.lastReply = time.Now()
 	a.engine.noteSlow()
-	a.noteBusy(in.hold, res, a.cause)
 	a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // the channel of grants
 	}
-	in.hold.wokenBy(a.subscription.listeners[0].Wake)
 	a.waitsFor(in.hold)
 }
 
@@ -199,7 +185,7 @@ func (a *acquireOp) waitsFor(h *hold) {
 // ends before that.
 func (a *acquireOp) sleepUntilFree(delay time.Duration) error {
 	wake, ready := a.subscription.awaited()
-	err := a.sleep(wake, ready, delay) // 4
+	err := a.Sleep(wake, ready, a.target.hold.changed, delay) // 4
 	message, begun := a.subscription.wakeUp()
 	if message || begun {
 		a.span.ends(pathNotified)
@@ -240,8 +226,8 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5
-	if err == nil || !a.leftovers.Delays() && err != errRestart &&
+	undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5
+	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
@@ -306,11 +292,6 @@ func (a *acquireOp) dismissLocked(res Answer) {
 	default:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
 	}
-}
-
-// asksLocked notes that the caller is about to make an attempt, whose answer takes at most patience.
-func (a *acquireOp) asksLocked(patience time.Duration) {
-	a.findingsLocked(a.target.hold).request.begin(patience)
 }
 
 // HandleFailure notes that a try of the attempt has failed: it implements send.FailureHandler.

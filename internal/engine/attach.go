@@ -53,7 +53,7 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d De
 func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o}, nil)
+	h := s.newHoldLocked(kind, holdKey{kind.Traits().ID.Half, o})
 	h.newField()
 	return h
 }
@@ -196,7 +196,7 @@ func (a *attachBackend) putBack(ctx context.Context) {
 		return record.Rename(contract.Rename{From: a.to, To: a.ID, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {
+	for e.repeat(ctx, record, a.to, a.place.Tries(), back) != nil && time.Now().Before(end) {
 		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
 			return // the engine is closed
 		}

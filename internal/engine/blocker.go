@@ -23,52 +23,29 @@ func (op *waitOptions) noteBusy(h *hold, res Answer, cause error) {
 	op.noteBlocker(h, &blocker{lock: h.lock, ttl: res.TTL, at: time.Now(), ahead: ahead, total: res.Total, cause: cause})
 }
 
-// findBlocker describes who has kept o from acquiring kind; "" if it is not known.
-func findBlocker(e *Engine, f *findings, kind contract.Lock, o Owner) string {
-	if who := holderHere(e, kind, o); who != "" {
-		return who
-	}
-	if last := f.reply; last != nil {
-		if last.cause != nil { // the error has it
-			return ""
-		}
-		return last.String()
-	}
-	return inFrontHere(e, kind, o)
-}
-
-// inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
-func inFrontHere(e *Engine, kind contract.Lock, o Owner) string {
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	for h := range s.holds.all() {
-		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Wanted() && h.queue != nil {
-			return fmt.Sprintf(
-				"%v of %s is ahead in the queue, and Redis has not answered its request",
-				h.owner.principal(),
-				e.process(),
-			)
-		}
-	}
-	return ""
-}
-
-// holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
-// is none.
-func holderHere(e *Engine, kind contract.Lock, o Owner) string {
+// here describes another owner of this process that holds a lock which blocks o from acquiring kind, or else another
+// caller that waits for an answer about kind; both "" if there is none.
+func (e *Engine) here(kind contract.Lock, o Owner) (holder, front string) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.blockersLocked(kind, o) {
 		if h.id() == kind.Traits().ID {
-			return fmt.Sprintf("%v of %s holds it", h.owner.principal(), e.process())
+			return fmt.Sprintf("%v of %s holds it", h.owner.principal(), e.process()), ""
 		}
-		return fmt.Sprintf("%v of %s holds the %s lock", h.owner.principal(), e.process(), h.half())
+		return fmt.Sprintf("%v of %s holds the %s lock", h.owner.principal(), e.process(), h.half()), ""
 	}
-	return ""
+	for h := range s.holds.all() {
+		if h.half() == kind.Traits().ID.Half && h.owner != o && h.Asks() && h.queue != nil {
+			return "", fmt.Sprintf(
+				"%v of %s is ahead in the queue, and Redis has not answered its request",
+				h.owner.principal(),
+				e.process(),
+			)
+		}
+	}
+	return "", ""
 }
 
 // blockersLocked returns the holds of other owners of this process that block o from acquiring kind.
@@ -136,14 +113,24 @@ func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request
 	if f.behind != "" {
 		f.look.Update(e.poller.Last(f.behind))
 	}
-	busy := !closed && f.busyAt(time.Now(), holderHere(e, kind, o) != "")
+	who, front := e.here(kind, o)
+	busy := !closed && f.busyAt(time.Now(), who != "")
 	if err == send.ErrTimeUp {
 		if busy {
 			return err
 		}
 		return f.whyNotBusy(e, kind)
 	}
-	switch who := findBlocker(e, f, kind, o); {
+	switch last := f.reply; {
+	case who != "":
+	case last == nil:
+		who = front
+	case last.cause != nil:
+		err = send.WithLast(err, last.cause)
+	default:
+		who = last.String()
+	}
+	switch {
 	case who == "":
 	case r.Report != nil: // the caller has asked for more than this lock
 		err = fmt.Errorf("%w: %s: %s", err, send.ShortName(kind.Traits().Name), who)

@@ -89,8 +89,8 @@ type blocker struct {
 	lock  contract.Lock // the lock that is busy
 	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
 	at    time.Time     // when the reply came
-	ahead bool          // others are ahead of the caller in the line
 	total int           // Outcome.Total of the reply
+	ahead bool          // others are ahead of the caller in the line
 	who   string        // how the lock itself describes its holder; or ""
 	cause error         // why the lock could not be acquired, if other owners are not the reason; or nil
 }

@@ -110,38 +110,38 @@ func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
 func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.Lock) (*hold, error) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	op.changed = nil
 	op.span.asks(1) // a call that begins again may have asked for more
 	if l, local := kind.(LocalLock); local {
 		return e.acquireLocal(op, s, l, o, r)
 	}
 	e.noteAcquire()
 	var t target
-	in, err := s.enter(op, kind, o, &r, &t)
+	in, err := s.enter(op, kind, o, r.Lease == 0, &r, &t)
 	if in.holds || err != nil {
 		return in.hold, err
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)
-	if in.adopts {
-		one.leftovers.GrantNotKept()
-		one.adoptsRecord, one.target.AdoptsRecord = true, !kind.Traits().DrawsSingly
+	if t.hold.IsAdopted() {
+		one.place.GrantNotKept()
+		one.target.AdoptsRecord = !kind.Traits().DrawsSingly
 	}
 	return t.hold, one.finish(op)
 }
 
 // enter waits until the caller may go on among the callers of this process. It then has a hold. If in.holds is set, it
 // holds the lock already; otherwise it has the owner mutex of the hold, and has to ask Redis by the attempt t, which is
-// prepared.
-func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) (in admitted, err error) {
-	in, err = s.admit(op, kind, o, r, t)
-	if in.waiter != nil {
-		in, err = s.awaitHandoff(op, in.waiter, r, t)
+// prepared. takes is that of admit.
+func (s *lockState) enter(op *waitOptions, kind contract.Lock, o Owner, takes bool, r *Request, t *target) (in admitted, err error) {
+	for in.hold == nil && err == nil {
+		in, err = s.admit(op, kind, o, takes, r, t)
+		switch {
+		case in.waiter != nil:
+			in, err = s.awaitTurn(op, in.waiter, r, t)
+		case err == nil && in.hold == nil:
+			err = s.lockTarget(op, kind, o, r, t)
+			in.hold = t.hold
+		}
 	}
-	if err != nil || in.hold != nil {
-		return in, err
-	}
-	err = s.lockTarget(op, kind, o, r, t)
-	in.hold = t.hold
 	return in, err
 }

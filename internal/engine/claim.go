@@ -23,13 +23,12 @@ type claim struct {
 
 	// guarded by lockState.mu
 	tenancy.Claim // its state, and its field; see transitions.go
-	// changed wakes the caller that waits for this claim when its owner has acquired the counterpart of the lock, or
-	// when a late answer has granted the lock; nil: it has not waited, and there is no counterpart.
+	// changed wakes the caller when its owner has acquired the counterpart of the lock, or when a late answer has granted
+	// the lock; nil: nobody needs it yet.
 	changed    chan struct{}
 	queue      *waitQueue // the local queue that has admitted the claim, and not the next waiter yet; or nil
 	registered bool       // it is in the holds of its lock state
 	fieldSent  bool       // an attempt on the counterpart has named its field
-	late       bool       // a late answer has perhaps granted the lock when there was no changed: see wokenBy
 }
 
 // half returns LockID.Half of the lock.
@@ -51,30 +50,19 @@ func (c *claim) withName(loss error) error {
 	return fmt.Errorf("relock: %s: %w", send.ShortName(c.lock.Traits().Name), loss)
 }
 
-// wakeCaller puts a value into changed, which may be nil, to wake the caller that waits for it.
-func wakeCaller(changed chan struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
+// wakerLocked returns the channel that wakes the caller of c.
+func (c *claim) wakerLocked() chan struct{} {
+	if c.changed == nil {
+		c.changed = make(chan struct{}, 1)
 	}
+	return c.changed
 }
 
 // wakeLocked wakes the caller of c, now or as soon as it waits.
 func (c *claim) wakeLocked() {
-	c.late = c.changed == nil
-	wakeCaller(c.changed)
-}
-
-// wokenBy makes wake that which wakes the caller of c, unless it has another channel. A late grant that was handled
-// before wakes the caller now.
-func (c *claim) wokenBy(wake chan struct{}) {
-	c.lockState.Lock()
-	defer c.lockState.Unlock()
-	if c.changed != nil {
-		return
-	}
-	if c.changed = wake; c.late {
-		wakeCaller(wake)
+	select {
+	case c.wakerLocked() <- struct{}{}:
+	default:
 	}
 }
 
@@ -100,44 +88,10 @@ func (c *claim) hasCounterpart() bool {
 	return other != nil && other.Holds()
 }
 
-// needsQueueLocked reports whether a local queue has to admit the caller of c before it may contend for the lock.
-func (c *claim) needsQueueLocked() bool {
-	if !c.Asks() || c.lock.Traits().Admission != contract.Exclusive {
-		return false
-	}
-	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this
-	// owner must not wait for that caller.
-	other := c.counterpartLocked()
-	return other == nil || !other.Holds()
-}
-
-func (c *claim) needsQueue() bool {
-	c.lockState.Lock()
-	defer c.lockState.Unlock()
-	return c.needsQueueLocked()
-}
-
-// tryQueueLocked enters the local queue of the lock, if the caller of c has to pass one. It returns false if another
-// caller is in it.
-func (c *claim) tryQueueLocked() bool {
-	if c.queue != nil || !c.needsQueueLocked() {
-		return true
-	}
-	q := c.lockState.queueLocked(c.half())
-	if !q.TryEnter() {
-		return false
-	}
-	c.queue = q
-	return true
-}
-
 // leaveQueueLocked leaves the local queue that has admitted c, and so admits the next waiter.
 func (c *claim) leaveQueueLocked() {
 	if q := c.queue; q != nil {
 		c.queue = nil
-		if !c.lockState.engine.gotNoAnswerLocked(q) { // otherwise the waiters behind c are to know
-			q.request = inquiry{}
-		}
 		q.Release()
 		c.lockState.dropQueueLocked(q)
 	}

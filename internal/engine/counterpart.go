@@ -35,7 +35,7 @@ func (h *hold) noteFieldSent() bool {
 		return false
 	}
 	h.fieldSent = true
-	if h.Wanted() {
+	if h.Asks() {
 		return true
 	}
 	for _, other := range h.record.holds {

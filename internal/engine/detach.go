@@ -87,7 +87,7 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 		return nil, h.heldLocked()
 	case h.Count() > 1:
 		return nil, send.Invalid("the hold was acquired %d times: it can be detached when it is to be released once", h.Count())
-	case other != nil && (other.Wanted() || other.Holds()):
+	case other != nil && (other.Asks() || other.Holds()):
 		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
 	}
 	r, e := h.record, s.engine

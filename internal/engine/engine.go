@@ -61,9 +61,8 @@ type Engine struct {
 	kept     keptFields
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
 
-	rtt     handoff.RoundTrip
-	fields  fieldMaker
-	waiters atomic.Uint64 // the number of the last waiter
+	rtt    handoff.RoundTrip
+	fields fieldMaker
 }
 
 // Inspect asks Redis for the state of a lock, and whether the hold with this field has it.

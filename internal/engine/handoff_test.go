@@ -427,7 +427,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
 		before.queue = before.lockState.findQueueLocked(before.half())
-		before.openLocked(0)
+		before.openLocked()
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
 		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {
@@ -462,7 +462,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 						record.LeaseEnded(ErrExpired)
 					}
 					<-got
-					h := before.lockState.find(kind.Traits().ID, 2)
+					h, _ := e.holdBy(kind.Traits().ID, 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.Field().ID, h.Field().ID, "Lock returned with the record of the holder before")
 					ctx, err := e.Guard(ctx, kind, 2)

@@ -134,6 +134,7 @@ func (h *hold) waitsForRedis(since *time.Duration) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	h.waits = since
+	h.wakerLocked()
 	if h.queue != nil {
 		h.queue.policy.Interrupted()
 	}

@@ -171,10 +171,14 @@ func (s *lockState) releasedLocked(field string) *hold {
 }
 
 // isNeededLocked reports whether an owner holds the lock with field, or asks for it, or is going to: it may have shared
-// the record of the hold for which the field was made, or adopted it, or its place in the line.
-func (s *lockState) isNeededLocked(field string) bool {
+// the record of the hold for which the field was made, or adopted it, or its place in the line. It wakes the caller that
+// asks if granted is set.
+func (s *lockState) isNeededLocked(field string, granted bool) bool {
 	for h := range s.holds.all() {
-		if h.has(field) && (h.Wanted() || h.Holds()) {
+		if h.has(field) && (h.Asks() || h.Holds()) {
+			if granted && h.Asks() {
+				h.wakeLocked()
+			}
 			return true
 		}
 	}

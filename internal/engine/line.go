@@ -42,10 +42,11 @@ const (
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
-	lock  contract.Record
-	field *tenancy.Field
-	lease time.Duration              // that the last request asked for: a grant lasts no longer
-	asked [requestsKept]placeRequest // the last requests that named the field, the latest first
+	tenancy.Leftovers // of the attempts that have named the field
+	lock              contract.Record
+	field             *tenancy.Field
+	lease             time.Duration              // that the last request asked for: a grant lasts no longer
+	asked             [requestsKept]placeRequest // the last requests that named the field, the latest first
 }
 
 // A placeRequest is one request of a wait.

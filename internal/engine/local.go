@@ -6,6 +6,7 @@ package engine
 // refuses an attempt, and listens for its release by itself.
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -31,13 +32,13 @@ type localBackend struct {
 
 // acquireLocal runs one acquire operation for l.
 func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owner, r Request) (*hold, error) {
-	var t target
-	if err := s.lockTarget(op, l, o, &r, &t); err != nil {
-		return nil, err
+	length := l.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
+	if lease.Validity(length) <= 0 && s.find(l.Traits().ID, o) == nil { // a re-entry shortens no lease
+		return nil, send.Invalid("lease %v is too short: it must exceed the allowance for clock drift", length)
 	}
-	if lease.Validity(t.Lease) <= 0 && !t.kept {
-		t.hold.unlockHold()
-		return nil, send.Invalid("lease %v is too short: it must exceed the allowance for clock drift", t.Lease)
+	var t target
+	if _, err := s.enter(op, l, o, false, &r, &t); err != nil {
+		return nil, err
 	}
 	k := &localBackend{lock: l}
 	k.begin(op, k, t)
@@ -45,7 +46,7 @@ func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owne
 }
 
 func (k *localBackend) admit() error {
-	return k.enter(func() { k.asksLocked(roundTime) })
+	return k.yield(roundTime)
 }
 
 func (k *localBackend) ask(time.Time) (res Answer, err error) {
@@ -55,10 +56,8 @@ func (k *localBackend) ask(time.Time) (res Answer, err error) {
 	t, sent := k.target, time.Now()
 	status, refused, err := k.lock.Ask(&k.Wait, t.hold.owner, t.Attempt)
 	res.Sent, res.Status = sent, status
-	if err == nil {
-		k.refusal, k.cause = refused, refused.Cause
-	} else if refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
-		k.refusal, k.cause = refused, nil
+	k.refusal = refused
+	if err != nil && refused.Cause == nil && refused.Who != "" { // busy: the caller leaves in the middle of an attempt
 		k.noteRefusal()
 	}
 	return res, err
@@ -75,12 +74,11 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 	h, r := k.target.hold, k.refusal
 	k.noteRefusal()
 	switch {
-	case k.bypassesQueue():
-		return res, k.rejoinQueue(k.target)
 	case k.NoWait:
 		return res, send.ErrTimeUp
+	case k.isBeside():
+		return res, cmp.Or(k.Over(), errRestart)
 	}
-	k.lastReply = time.Now()
 	if !slices.Equal(k.taken, r.Taken) {
 		k.taken = r.Taken
 		k.subscription.listenTo(k.lock.Listen(r.Taken))
@@ -96,12 +94,12 @@ func (k *localBackend) await(res Answer) (Answer, error) {
 	}
 	k.notified = false
 	if r.Pause > 0 {
-		if err := k.sleep(nil, nil, r.Pause); err != nil {
+		if err := k.Sleep(nil, nil, nil, r.Pause); err != nil {
 			return res, err
 		}
 	}
 	if delay > r.Pause {
-		if err := k.sleep(wake, ready, delay); err != nil {
+		if err := k.Sleep(wake, ready, nil, delay); err != nil {
 			return res, err
 		}
 		message, begun := k.subscription.wakeUp()

@@ -131,16 +131,15 @@ func (s *lockState) find(id contract.LockID, o Owner) *hold {
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
 func (h *hold) unlessGone() *hold {
-	if h == nil || h.Wanted() || h.isOver() {
+	if h == nil || h.Asks() || h.isOver() {
 		return nil
 	}
 	return h
 }
 
-// newHoldLocked returns a new claim, in its hold, and the owner mutex. changed, which may be nil, wakes the caller when its
-// owner has acquired the counterpart of the lock.
-func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey, changed chan struct{}) *hold {
-	h := &hold{claim: claim{lockState: s, lock: kind, owner: key.owner, changed: changed, registered: true}}
+// newHoldLocked returns a new claim, in its hold, and the owner mutex.
+func (s *lockState) newHoldLocked(kind contract.Lock, key holdKey) *hold {
+	h := &hold{claim: claim{lockState: s, lock: kind, owner: key.owner, registered: true}}
 	h.ownerQueue.TryEnter()
 	s.holds.put(h)
 	s.retainMore()
@@ -302,6 +301,6 @@ func allOf(first *hold, yield func(*hold) bool) bool {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.field.Passed()})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.Tries()})
 	}
 }

@@ -4,8 +4,7 @@ package engine
 //
 // Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
 // of this process has that field. If the caller waits, because another try of the attempt has found the lock busy, the
-// grant wakes it, also in a local queue: its next attempt need not pass the queue, in which another caller may wait for
-// this very grant to be released.
+// grant wakes it. Only the caller that a local queue has admitted waits with a field, or one that needs no queue.
 
 import (
 	"context"
@@ -50,39 +49,20 @@ func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
 	case err != nil && !send.MayHaveActed(err):
 		return
 	}
-	needs := t.hold.needs
-	if mayHold {
-		needs = t.hold.needsLate
-	}
-	if a.givenUp.Load() || !needs(t.Field) {
+	if a.givenUp.Load() || !t.hold.needs(t.Field, mayHold) {
 		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
 	}
-}
-
-// needsLate is needs for a field that a late answer may have granted: it wakes the caller that waits with the field. That
-// is the caller of h, or another one to which it has left its place in the line.
-func (h *hold) needsLate(field string) bool {
-	if !h.needs(field) {
-		return false
-	}
-	s := h.lockState
-	s.Lock()
-	defer s.Unlock()
-	for other := range s.holds.all() {
-		if other.has(field) && other.Asks() {
-			other.wakeLocked()
-		}
-	}
-	return true
 }
 
 // needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on, or MinHold keeps
 // what it has acquired. While a release is under way, the record is still needed. After the release has run, a late try
 // may have acquired the lock again with the same field. So needs waits until the release has ended, also if another hold
-// with the same field is released: it would find the record gone if the late try was rolled back before.
-func (h *hold) needs(field string) bool {
+// with the same field is released: it would find the record gone if the late try was rolled back before. If granted is
+// set, needs wakes the caller that waits with the field, which a late answer may have granted: the caller of h, or
+// another one to which it has left its place in the line.
+func (h *hold) needs(field string, granted bool) bool {
 	for {
-		needed, released := h.needsNow(field)
+		needed, released := h.needsNow(field, granted)
 		switch {
 		case released == nil:
 			return needed
@@ -94,14 +74,14 @@ func (h *hold) needs(field string) bool {
 }
 
 // needsNow is needs for now, or returns a hold with field whose release is under way.
-func (h *hold) needsNow(field string) (needed bool, released *hold) {
+func (h *hold) needsNow(field string, granted bool) (needed bool, released *hold) {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
 	switch e := s.engine; {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
-	case e.kept.has(field, e.watchdog.Now()), s.isNeededLocked(field):
+	case s.isNeededLocked(field, granted), e.kept.has(field, e.watchdog.Now()):
 		return true, nil
 	}
 	return false, s.releasedLocked(field)

@@ -16,10 +16,10 @@ import (
 // An ownerCall is a call that needs the owner mutex of the hold that its owner has on a lock. Its steps are those of
 // run.
 type ownerCall struct {
-	kind    contract.Lock
-	owner   Owner
-	makeOne bool  // it makes a claim if there is no hold
-	only    *hold // the hold that it is for, as in Report.GiveBack; nil: the one that the owner has
+	kind     contract.Lock
+	owner    Owner
+	acquires bool  // it acquires the lock once more
+	only     *hold // the hold that it is for, as in Report.GiveBack; nil: the one that the owner has
 
 	hold   *hold // the result; nil if there is none
 	enters *hold // the hold whose owner mutex the caller has, or waits for, and which it may use or not; or nil
@@ -37,10 +37,10 @@ func (s *lockState) lockHold(op *waitOptions, kind contract.Lock, o Owner) (*hol
 	return c.hold, err
 }
 
-// lockTarget is lockHold for a caller that acquires the lock as r demands, with a new claim if there is no hold. It
-// prepares the attempt t, which the caller has to make.
+// lockTarget is lockHold for a caller that acquires the lock once more, as r demands. It prepares the attempt t, which
+// the caller has to make. If there is no hold, t has none: the caller needs a new claim.
 func (s *lockState) lockTarget(op *waitOptions, kind contract.Lock, o Owner, r *Request, t *target) error {
-	c := ownerCall{kind: kind, owner: o, makeOne: true}
+	c := ownerCall{kind: kind, owner: o, acquires: true}
 	var refused error
 	err := c.run(s, op, func(h *hold) *effect {
 		refused = h.prepareLocked(t, r)
@@ -101,13 +101,7 @@ func (c *ownerCall) carryOut(op *waitOptions, todo *effect) error {
 	}()
 	err := todo.carryOut(op)
 	returned = true
-	switch {
-	case err == errOwnerChanged:
-		c.enters = nil
-		return nil
-	case todo.look != nil:
-		c.looked = true
-	}
+	c.looked = c.looked || todo.look != nil
 	return err
 }
 
@@ -116,11 +110,7 @@ func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo *effect,
 	for {
 		if c.enters == nil {
 			h := s.holdForLocked(c)
-			switch {
-			case h == nil && c.makeOne:
-				c.hold = s.newHoldLocked(c.kind, c.key(), op.changes(c.kind))
-				return todo, nil
-			case h == nil:
+			if h == nil {
 				return todo, nil
 			}
 			c.enters = h
@@ -146,7 +136,7 @@ func (c *ownerCall) key() holdKey { return holdKey{c.kind.Traits().ID.Half, c.ow
 // holdForLocked returns the hold that the call c may use if it gets its owner mutex; or nil.
 func (s *lockState) holdForLocked(c *ownerCall) *hold {
 	h := s.holds.get(c.key())
-	if h != nil && !c.makeOne && h.Wanted() || c.only != nil && h != c.only {
+	if h != nil && !c.acquires && h.Asks() || c.only != nil && h != c.only {
 		return nil
 	}
 	return h
@@ -162,7 +152,7 @@ func (c *ownerCall) find(s *lockState) *hold {
 // isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an
 // acquire needs no new hold in its place.
 func (s *lockState) isUsableLocked(c *ownerCall, h *hold) bool {
-	return h.registered && !(c.makeOne && s.makeRoomLocked(h))
+	return h.registered && !(c.acquires && s.makeRoomLocked(h))
 }
 
 // makeRoomLocked reports whether an acquire needs a new hold in place of h: it was lost, and its owner knows, or needs
@@ -210,10 +200,7 @@ func (s *lockState) joinOwnersLocked(op *waitOptions, h *hold, held bool) (todo 
 		op.found.waitsBehindLocked(s.name, s.findQueueLocked(h.half()))
 		return todo, send.ErrTimeUp
 	}
-	kept := op.number // the position in a local queue stays that of the caller
-	w := s.engine.enqueue(op, candidate{hold: h})
-	op.number = kept
-	return &effect{waiter: w, held: held}, nil
+	return &effect{waiter: s.engine.enqueue(op, candidate{hold: h}), held: held}, nil
 }
 
 // unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.

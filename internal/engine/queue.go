@@ -10,7 +10,6 @@ package engine
 
 import (
 	"errors"
-	"time"
 
 	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/waitqueue"
@@ -21,10 +20,11 @@ type waiter = waitqueue.Waiter[candidate]
 
 // A candidate is what a waiter waits for.
 type candidate struct {
-	hold  *hold         // of the lock that the caller wants
-	queue *waitQueue    // in which the waiter is; nil: it waits for the owner mutex of hold
-	takes bool          // the lock may be handed off to hold
-	since time.Duration // when the call began to wait: see waitOptions.since
+	hold  *hold      // of the lock that the caller wants
+	queue *waitQueue // in which the waiter is; nil: it waits for the owner mutex of hold
+	// changed is that of the claim if the lock has a counterpart; otherwise nil.
+	changed chan struct{}
+	takes   bool // the lock may be handed off to hold
 }
 
 // in returns the queue in which the waiter is.
@@ -49,27 +49,16 @@ type waitQueue struct {
 	place    *place         // in the line; the last caller has left it to the next one; or nil
 }
 
-// gotNoAnswerLocked reports whether Redis has not answered the caller that q has admitted, for longer than an answer
-// takes, or because it cannot be reached.
-func (e *Engine) gotNoAnswerLocked(q *waitQueue) bool {
-	return q.request.underWay() && (!time.Now().Before(q.request.due) || !e.sender.Healthy())
-}
-
-// errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
-// There are five reasons:
+// errBypassQueue ends the waits of callers in a local queue that are to make an attempt without being admitted. There
+// are four reasons:
 //
 //   - Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one after the
 //     other.
 //   - The time of a caller is up, and none of them has seen an owner of the lock.
-//   - A semaphore has permits for all of them.
-//   - The owner of a caller has acquired the counterpart of the lock, or a late answer may have granted the lock.
+//   - The owner of a caller has acquired the counterpart of the lock.
 //   - The Redis client is closed.
 //
 // Such an attempt acquires the lock only if it is free, and does not join the line, because the place of this process
-// in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the caller
-// returns to its old position in the local queue.
+// in the line belongs to the caller that the queue has admitted. If Redis answers that the lock is busy, the call
+// begins again (errRestart), and returns to its old position in the local queue, which is that of its time.
 var errBypassQueue = errors.New("no answer from Redis to the caller that is ahead in the queue")
-
-// errOwnerChanged ends a wait for the owner mutex of a hold because the owner has acquired the counterpart of the lock:
-// the caller looks again at what its owner has. A late answer that may have granted the lock ends the wait, too.
-var errOwnerChanged = errors.New("the owner has acquired one of the locks meanwhile")

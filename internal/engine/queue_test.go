@@ -16,20 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wants returns a hold whose claim wants the lock called name for o.
-func (e *bubbleEngine) wants(o Owner, name string) *hold {
-	return &hold{claim: claim{lockState: e.retain(name), lock: newFakeLock(e.redis, name), owner: o}}
-}
-
 // waitsFor returns the options of a wait that ends when ctx is done, or at the deadline.
 func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
-// enterQueue waits until h was admitted, or may ask without that.
-func (e *bubbleEngine) enterQueue(op *waitOptions, h *hold) error {
-	o := acquireOp{waitOptions: *op, engine: e.Engine, target: target{hold: h}}
-	return o.enter(func() {})
+// enterQueue waits until the claim of o was admitted, or may ask without that.
+func (e *bubbleEngine) enterQueue(op *waitOptions, o Owner) (*hold, error) {
+	in, err := e.retain("x").enter(op, newFakeLock(e.redis, "x"), o, false, &Request{Wait: forever}, new(target))
+	return in.hold, err
 }
 
 // A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a local queue that no owner
@@ -38,13 +33,13 @@ func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
-			first, second := e.wants(1, "x"), e.wants(2, "x")
-			require.NoError(t, e.enterQueue(waitsFor(ctx, time.Time{}), first))
-			time.AfterFunc(time.Second, func() { first.leaveQueue() })
-			err := e.enterQueue(waitsFor(ctx, time.Now().Add(time.Second)), second)
+			first, err := e.enterQueue(waitsFor(ctx, time.Time{}), 1)
+			require.NoError(t, err)
+			time.AfterFunc(time.Second, func() { first.unlockHold() })
+			second, err := e.enterQueue(waitsFor(ctx, time.Now().Add(time.Second)), 2)
 			assert.NoError(t, err, "no owner was seen, so it is admitted or asks")
 			synctest.Wait()
-			second.leaveQueue()
+			second.unlockHold()
 			assert.Zero(t, e.waitQueues(), "wait queues are left behind a waiter that was told %v", err)
 		})
 	}
@@ -59,8 +54,8 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 		s.locked(func() {
 			before := s.queueLocked(id.Half)
 			before.TryEnter()
-			first := before.Add(candidate{}, 1)
-			before.Add(candidate{}, 2)
+			first := before.Add(candidate{}, 0)
+			before.Add(candidate{}, 0)
 			before.FailBehind(1, errBypassQueue)
 			before.Release()
 			before.Leave(first)

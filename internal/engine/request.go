@@ -80,7 +80,7 @@ func (res *Answer) mayHold(err error) bool {
 	return res.Status != contract.Busy
 }
 
-// errRestart makes the call begin another acquire operation, with a new field. There are two reasons. Another caller of
-// the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
-// the local queue.
+// errRestart makes the call begin another acquire operation, with a new field. There are three reasons. Another caller
+// of the owner has released the hold that was to be re-entered. Or a hand-off came too late. Or the lock is busy, and the
+// caller has asked beside the local queue, which it has to enter now.
 var errRestart = errors.New("the acquire operation starts again")

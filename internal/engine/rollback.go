@@ -102,12 +102,12 @@ func (e *Engine) repeat(
 	undo func(mayRun bool) send.Call,
 ) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
+		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}
 		if pause > 0 {
-			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
+			_ = wait.Sleep(e.closed, nil, nil, pause) // Close cuts the pause short
 		}
-		op.Deadline = time.Now().Add(UnlockTime)
-		answer := e.sender.Do(&op.Wait, send.Request{Call: undo(e.late.MayAcquire(field))}, time.Now())
+		wait.Deadline = time.Now().Add(UnlockTime)
+		answer := e.sender.Do(&wait, send.Request{Call: undo(e.late.MayAcquire(field))}, time.Now())
 		r, err := answer.Reply()
 		there := r[0] == 1
 		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the caller decides

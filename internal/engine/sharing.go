@@ -23,26 +23,14 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // openLocked is called when h was granted its lock by Redis. If readers share the lock, the waiters of its local queue
 // join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
-// other. If the lock is a semaphore, its caller leaves the queue; more is the number of permits that are still free,
-// and if there are enough for all that the waiters want, they all ask Redis at the same time.
-func (h *hold) openLocked(more int) {
+// other. If the lock is a semaphore, its caller leaves the queue: the next waiter may find a free permit, too.
+func (h *hold) openLocked() {
 	s, q, r := h.lockState, h.queue, h.record
-	switch {
-	case q == nil:
-		return
-	case h.lock.Traits().Admission == contract.Counting: // the next waiter may find a free permit, too
-		enough := q.hasEnoughPermits(more) // also for the waiter that is admitted now
-		h.leaveQueueLocked()
-		if enough {
-			q.reply = nil
-			q.FailBehind(0, errBypassQueue)
-		}
-		return
-	case h.lock.Traits().Admission != contract.Shared:
+	admission, now := h.lock.Traits().Admission, s.engine.watchdog.Now()
+	if q == nil || admission == contract.Exclusive {
 		return
 	}
-	now := s.engine.watchdog.Now()
-	if r.isKeptLocked(now) && h.counterpartLocked() == nil { // an owner of both halves is a writer, and excludes others
+	if admission == contract.Shared && r.isKeptLocked(now) && h.counterpartLocked() == nil { // an owner of both halves is a writer, and excludes others
 		if r.isOpenLocked(now) {
 			q.shared = r
 		}
@@ -54,16 +42,4 @@ func (h *hold) openLocked(more int) {
 		}
 	}
 	h.leaveQueueLocked()
-}
-
-// hasEnoughPermits reports whether a semaphore with this number of free permits has enough for all waiters of q, and at
-// least one.
-func (q *waitQueue) hasEnoughPermits(free int) bool {
-	if free < max(q.Len(), 1) { // each of them wants at least one
-		return false
-	}
-	for _, w := range q.All() {
-		free -= w.Value.hold.lock.Traits().Permits()
-	}
-	return free >= 0
 }

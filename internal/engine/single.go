@@ -14,91 +14,61 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // begin begins an operation with the backend b for t. The caller has the owner mutex of its hold.
 func (a *acquireOp) begin(op *waitOptions, b backend, t target) {
 	*a = acquireOp{waitOptions: *op, engine: t.hold.lockState.engine, backend: b, target: t}
+	a.place = &a.room
 }
 
-// bypassesQueue reports whether the caller contends without having passed the local queue: for a semaphore, or because
-// Redis has not answered the caller at the front of the queue.
-func (a *acquireOp) bypassesQueue() bool {
+// isBeside reports whether the caller asks beside the local queue, which it has to enter if the lock is busy.
+func (a *acquireOp) isBeside() bool {
 	h := a.target.hold
-	if a.NoWait || h.queue != nil {
+	if h.queue != nil || !h.Asks() {
 		return false
 	}
-	return h.lock.Traits().Admission == contract.Counting || h.needsQueue()
+	admission := h.lock.Traits().Admission
+	return admission == contract.Counting || admission == contract.Exclusive && !h.hasCounterpart()
 }
 
-// enter waits until the local queue has admitted the caller, unless its next attempt bypasses the queue, and then for
-// as long as the hand-off policy lets other processes go first. It calls asksLocked before the attempt, with the mutex.
-func (a *acquireOp) enter(asksLocked func()) error {
-	for yields := true; ; {
-		todo, err := a.enterStep(asksLocked, yields)
-		if todo == nil {
-			return err
+// yield waits for as long as the hand-off policy lets other processes go first. Then the caller is about to make an
+// attempt, whose answer takes at most patience.
+func (a *acquireOp) yield(patience time.Duration) (err error) {
+	d := a.yieldStep(patience, true)
+	if d > 0 {
+		a.span.waits()
+		if err = a.Sleep(nil, nil, nil, d); err == nil {
+			a.yieldStep(patience, false)
 		}
-		if err = todo.carryOut(&a.waitOptions); err != nil {
-			return err
-		}
-		yields = todo.pause == 0
 	}
+	return err
 }
 
-// enterStep is a step of enter. yields reports whether other processes may still have to go first.
-func (a *acquireOp) enterStep(asksLocked func(), yields bool) (todo *effect, err error) {
-	h, op := a.target.hold, &a.waitOptions
+// yieldStep returns for how long other processes go first, if mayYield is set. Otherwise the caller makes an attempt.
+func (a *acquireOp) yieldStep(patience time.Duration, mayYield bool) time.Duration {
+	h := a.target.hold
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	switch {
-	case a.bypass:
-		a.bypass = false
-	case !h.tryQueueLocked():
-		q := h.lockState.queueLocked(h.half())
-		if !a.NoWait {
-			return &effect{waiter: a.engine.enqueue(op, candidate{hold: h, queue: q})}, nil
-		}
-		if err = a.engine.gaveUpLocked(op, q, h, send.ErrTimeUp); err != errBypassQueue {
-			return todo, err
-		}
-	case yields:
-		if d := a.engine.yieldLocked(h); d > 0 && a.HasTime(d) {
-			return &effect{pause: d}, nil
+	if mayYield && h.queue != nil {
+		if d := h.queue.policy.Yield(a.engine.watchdog.Now()); d > 0 && a.HasTime(d) {
+			return d
 		}
 	}
-	asksLocked()
-	return todo, nil
-}
-
-// rejoinQueue ends an attempt that has bypassed the local queue and found the lock busy. The caller does not wait for a
-// release now: it enters the local queue again. See errBypassQueue. There it is woken by a late grant, for which the
-// callers in front of it would wait in vain.
-func (a *acquireOp) rejoinQueue(in target) error {
-	a.lastReply = time.Now()
-	if in.hold.lock.Traits().Admission == contract.Counting {
-		a.foundBusy = true
-		return cmp.Or(a.Over(), errRestart)
-	}
-	if a.changed == nil {
-		a.changed = make(chan struct{}, 1)
-	}
-	in.hold.wokenBy(a.changed)
-	return a.Over()
+	a.takePlaceLocked()
+	a.findingsLocked(h).request.begin(patience)
+	return 0
 }
 
 // A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
 	acquireOp
-	place  place // of the caller in the line
-	missed bool  // a grant came on which the caller did not rely, and Redis has not answered since
-	joined bool  // the caller may have had a place
-	aside  bool  // the caller waits beside the local queue: see stepAside
+	missed bool // a grant came on which the caller did not rely, and Redis has not answered since
+	joined bool // the caller may have had a place
 }
 
 func (r *recordBackend) admit() error {
-	if err := r.enter(r.takePlaceLocked); err != nil {
+	if err := r.yield(send.MinWait); err != nil {
 		return err
 	}
 	r.target.nameCounterpart()
@@ -119,26 +89,24 @@ func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
 }
 
 func (r *recordBackend) await(res Answer) (Answer, error) {
-	in := r.target
-	r.fitted, r.cause = true, nil
+	h, beside, cause := r.target.hold, r.isBeside(), error(nil)
+	r.fitted = true
+	if n := h.lock.Traits().Permits(); n > res.Total && res.Total > 0 && !r.NoWait {
+		// It waits beside the local queue, without a place: callers of this process that want fewer permits go first.
+		h.leaveQueue()
+		beside, cause = false, send.Invalid("%d permits at once: the semaphore has fewer in Redis", n)
+	}
+	r.noteBusy(h, res, cause)
 	switch {
-	case in.hold.lock.Traits().Permits() > res.Total && res.Total > 0 && !r.NoWait:
-		r.stepAside()
-	case r.aside && r.stepBack():
-	case r.bypassesQueue():
-		r.noteBusy(in.hold, res, nil)
-		return res, r.rejoinQueue(in)
 	case r.NoWait:
-		r.noteBusy(in.hold, res, nil)
 		return res, send.ErrTimeUp
+	case beside:
+		return res, cmp.Or(r.Over(), errRestart)
 	}
 	if res.Standing.LegacyHolder() {
-		r.leftovers.MayEnqueue()
+		r.place.MayEnqueue()
 	}
 	r.listen(res)
-	if r.aside { // the others of this process listen to the same channel
-		r.subscription.listeners[0].Only(isFor(in.Field))
-	}
 	delay, stop := r.nextPoll(res)
 	defer stop()
 	err := r.sleepUntilFree(delay)
@@ -154,36 +122,8 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 	return res, err
 }
 
-// stepAside makes the caller leave the local queue, so that callers of this process that want fewer permits than it
-// does need not wait behind it. In Redis its place lets them go first, too: see fits in internal/lua/permit.lua. The
-// place is that of the caller until the next one of this process joins the line, which replaces it.
-func (r *recordBackend) stepAside() {
-	h := r.target.hold
-	h.leaveQueue()
-	r.cause = send.Invalid("%d permits at once: the semaphore has fewer in Redis", h.lock.Traits().Permits())
-	if r.aside = true; r.number == 0 {
-		r.number = r.engine.waiters.Add(1)
-	}
-}
-
-// stepBack makes the caller enter the local queue again, because the semaphore has enough permits again. If another
-// caller is in the queue, stepBack returns false: then the caller has to wait behind it, at the position that stepAside
-// has noted.
-func (r *recordBackend) stepBack() bool {
-	h := r.target.hold
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	q := h.lockState.queueLocked(h.half())
-	if r.aside = false; !q.TryEnter() {
-		return false
-	}
-	h.queue, r.number = q, 0
-	r.subscription.listeners[0].Only(nil)
-	return true
-}
-
 func (r *recordBackend) rollback(err error) {
-	if !r.leftovers.MayBeEnqueued() || err == errRestart || !r.leavePlace() {
+	if !r.place.MayBeEnqueued() || err == nil || err == errRestart || !r.leavePlace() {
 		r.acquireOp.rollback(err)
 	}
 }
@@ -200,7 +140,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = contract.Barge
-	case !r.aside && r.bypassesQueue(): // the place in the line is that of the caller at the front of the local queue
+	case r.isBeside(): // the place in the line is that of the caller at the front of the local queue
 	case r.subscription.hearsGrants(*t):
 		t.Delivery = contract.Push
 	case r.subscription.isRefused():
@@ -209,7 +149,7 @@ func (r *recordBackend) chooseDelivery() {
 	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), t.Lease
 	if t.WaitsInLine() {
-		r.leftovers.MayEnqueue()
+		r.place.MayEnqueue()
 	}
 }
 
@@ -225,7 +165,7 @@ func (r *recordBackend) grantLease() time.Duration {
 
 // granted returns the grant of which a message has notified the caller, if the caller can rely on it.
 func (r *recordBackend) granted() (res Answer, ok bool) {
-	if !r.leftovers.MayBeEnqueued() {
+	if !r.place.MayBeEnqueued() {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.target.hold.lock.Traits().Suffix)
@@ -260,37 +200,19 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 // takePlaceLocked gives the caller the place in the line that the caller before it has left. A caller that asks for a
 // shorter lease gets a place of its own, because the grant for the old place may last longer than its lease. So does
 // a caller that wants another number of permits of a semaphore, because the field of the old place tells that number.
-func (r *recordBackend) takePlaceLocked() {
-	t := r.target
-	s := t.hold.lockState
-	r.asksLocked(send.MinWait)
-	q := t.hold.queue
-	if q == nil || q.place == nil || t.HoldCount > 1 {
+func (a *acquireOp) takePlaceLocked() {
+	h := a.target.hold
+	q := h.queue
+	if q == nil || q.place == nil {
 		return
 	}
-	if r.place.field != nil && !r.adoptsRecord { // the caller has bypassed the queue with a field that it now replaces
-		if r.leftovers.ToRollBack() {
-			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: r.place.attempt(), unknown: r.leftovers.Tries()})
-			r.leftovers = tenancy.Leftovers{}
-		}
-		r.place = place{}
-	}
-	if t.Lease < q.place.lease || t.hold.lock.Traits().Permits() != q.place.lock.Traits().Permits() {
-		s.dropPlaceLocked(q)
-		if r.place.field == nil { // its number must be higher than that of the place
-			r.useFieldLocked(t.hold.newField())
-		}
+	if p := q.place; a.target.Lease < p.lease || h.lock.Traits().Permits() != p.lock.Traits().Permits() {
+		h.lockState.dropPlaceLocked(q)
 		return
 	}
-	r.place, q.place = *q.place, nil
-	r.leftovers.Inherits(r.place.field.Passed())
-	r.useFieldLocked(r.place.field)
-}
-
-// useFieldLocked makes the caller use field in its attempts from now on.
-func (r *recordBackend) useFieldLocked(field *tenancy.Field) {
-	r.target.hold.AsksWith(field)
-	r.target.Field = field.ID
+	a.place, q.place = q.place, nil
+	h.AsksWith(a.place.field)
+	a.target.Field = a.place.field.ID
 }
 
 // leavePlace leaves the place in the line of a caller that gives up to the next caller of this process. It reports
@@ -301,15 +223,9 @@ func (r *recordBackend) leavePlace() bool {
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || s.closed || !t.hold.Asks() || r.asking ||
-		t.Counterpart != "" {
+	if q == nil || r.place.field == nil || q.First() == nil || s.closed || !t.hold.Asks() || t.Counterpart != "" {
 		return false
 	}
-	left, tries := r.place, 0
-	if s.engine.late.MayAcquire(left.field.ID) {
-		tries = r.leftovers.LeavesTries()
-	}
-	left.field.PassOn(tries)
-	q.place = &left
+	q.place = r.place
 	return true
 }

@@ -274,12 +274,12 @@ func (e *Engine) eachWaiting(f func(h *hold, since time.Duration)) {
 	e.table.each(func(s *lockState) {
 		for _, q := range s.queues {
 			for _, w := range q.All() {
-				see(w.Value.hold, w.Value.since)
+				see(w.Value.hold, w.Since)
 			}
 		}
 		for h := range s.holds.all() {
 			for _, w := range h.ownerQueue.All() {
-				see(h, w.Value.since)
+				see(h, w.Since)
 			}
 			if h.waits != nil {
 				see(h, *h.waits)

@@ -42,7 +42,7 @@ func (h *hold) leftLocked(left bool) {
 // wakeOwnerLocked wakes the caller of the owner of h that waits for its counterpart. Now that the owner holds the lock,
 // Redis grants or refuses its attempt at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
-	if other := h.counterpartLocked(); other != nil && other.Wanted() {
-		wakeCaller(other.changed)
+	if other := h.counterpartLocked(); other != nil && other.Asks() {
+		other.wakeLocked()
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -17,16 +16,12 @@ import (
 // The waitOptions of a caller apply to all waits of its call.
 type waitOptions struct {
 	send.Wait
-	bypass    bool          // the next attempt bypasses the local queue
-	foundBusy bool          // an attempt that has bypassed the local queue has found a semaphore busy
 	fitted    bool          // the semaphore had as many permits as the caller wants when it began to wait
 	waited    bool          // the call has begun to wait for other owners
-	number    uint64        // the position of the caller in a queue that it has left, for when it comes back; 0: none
 	since     time.Duration // when the call began to wait, on the clock of the watchdog
 	span      *span         // of the call; nil: there is no Observer
 	lastReply time.Time     // when Redis last answered this call that the lock is busy; zero: it has not
 	found     findings      // what the caller knows newest of its locks
-	changed   chan struct{} // a value in it ends a sleep, too: see hold.changed; or nil
 }
 
 // waitOptionsFor returns the options of a caller that waits until ctx is done, or until Close.
@@ -45,33 +40,12 @@ func Patiently(ctx context.Context) context.Context {
 
 func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil }
 
-// changes returns the channel that wakes the caller when its owner acquires the counterpart of kind. It makes the
-// channel if kind has a counterpart.
-func (op *waitOptions) changes(kind contract.Lock) chan struct{} {
-	if op.changed == nil && kind.Traits().Counterpart != (contract.LockID{}) {
-		op.changed = make(chan struct{}, 1)
-	}
-	return op.changed
-}
-
 // beginWait notes that the call of op is about to wait for other owners. It returns when the call began to wait.
 func (e *Engine) beginWait(op *waitOptions) time.Duration {
 	if !op.waited {
 		op.waited, op.since = true, e.watchdog.Now()
 	}
 	return op.since
-}
-
-// sleep returns nil when one of the channels is ready, or when d has passed (0: there is no limit). It returns an error
-// if the wait of the caller ends before that.
-func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {
-	return op.Sleep(wake, ready, op.changed, d)
-}
-
-// await sleeps until w is done. It returns an error if the wait of the caller ends before that.
-func (op *waitOptions) await(w *waiter) error {
-	op.span.waits()
-	return op.sleep(w.Done, nil, 0)
 }
 
 // noteLook notes what the poller has found while the caller of h slept.
@@ -112,6 +86,7 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	f := op.findingsLocked(h)
+	op.lastReply = o.at
 	if f.reply, f.look = o, (poller.Look{}); o.cause != nil {
 		return
 	}

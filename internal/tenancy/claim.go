@@ -2,12 +2,11 @@ package tenancy
 
 // Claims: what a call wants of one lock for its owner, until it has a hold.
 //
-//	          adopts                 runs
-//	Asking ──────────────► Adopting ────────► Adopted
+//	Asking ─────────────── adopts ──────────► Adopted
 //	Asking, Adopted ────── granted ─────────► Granted
 //	Asking, Adopted ────── gives up ────────► GivenUp
 //
-// Rules: each method that changes a claim is one event. A claim that was left a field is a user of it, from Adopting
+// Rules: each method that changes a claim is one event. A claim that was left a field is a user of it, from then
 // until it was granted or given up. A claim that was granted has no field any more: its hold has it. An event that is
 // impossible in the state of the claim leaves everything as it is: see Strict.
 
@@ -17,15 +16,14 @@ import "fmt"
 type ClaimState uint8
 
 const (
-	Asking   ClaimState = iota // its caller asks, or waits until it may
-	Adopting                   // left a record, which an attempt has to adopt, and its caller has not run since
-	Adopted                    // its caller asks with the field of that record
-	Granted                    // there is a hold
-	GivenUp                    // there is no hold, and there will be none
+	Asking  ClaimState = iota // its caller asks, or waits until it may
+	Adopted                   // left a record: its caller has to adopt it by an attempt with the field of that record
+	Granted                   // there is a hold
+	GivenUp                   // there is no hold, and there will be none
 )
 
 func (s ClaimState) String() string {
-	return [...]string{"asking", "adopting", "adopted", "granted", "given up"}[s]
+	return [...]string{"asking", "adopted", "granted", "given up"}[s]
 }
 
 // A Claim is what a call wants of one lock. The zero value asks, and has no field.
@@ -34,20 +32,14 @@ type Claim struct {
 	state ClaimState
 }
 
-// Asks reports whether the caller may ask Redis, as far as the claim is concerned.
-func (c *Claim) Asks() bool { return c.state == Asking || c.state == Adopted }
+// Asks reports whether the lock is not acquired yet: the caller asks Redis, or waits until it may.
+func (c *Claim) Asks() bool { return c.state <= Adopted }
 
-// IsAdopting reports whether the caller was left a record, and has not run since.
-func (c *Claim) IsAdopting() bool { return c.state == Adopting }
+// IsAdopted reports whether the caller was left a record, with whose field it asks: the claim is a user of it.
+func (c *Claim) IsAdopted() bool { return c.state == Adopted }
 
 // IsGivenUp reports whether the claim was given up.
 func (c *Claim) IsGivenUp() bool { return c.state == GivenUp }
-
-// Wanted reports whether the lock is not acquired yet.
-func (c *Claim) Wanted() bool { return c.state <= Adopted }
-
-// uses reports whether the claim is a user of its field.
-func (c *Claim) uses() bool { return c.state == Adopting || c.state == Adopted }
 
 // can reports whether an event is possible, as ok says.
 func (c *Claim) can(ok bool, event string) bool {
@@ -66,14 +58,7 @@ func (c *Claim) AsksWith(f *Field) {
 func (c *Claim) Adopts(f *Field) {
 	if c.can(c.state == Asking, "was left a field") {
 		f.Use()
-		c.field, c.state = f, Adopting
-	}
-}
-
-// Runs notes that the caller runs to which a record was left.
-func (c *Claim) Runs() {
-	if c.can(c.state == Adopting, "runs with a field that it was left") {
-		c.state = Adopted
+		c.field, c.state = f, Adopted
 	}
 }
 
@@ -82,7 +67,7 @@ func (c *Claim) GivesUp() {
 	if !c.can(c.Asks(), "was given up") {
 		return
 	}
-	if c.uses() {
+	if c.IsAdopted() {
 		c.field.Leave()
 	}
 	c.state = GivenUp
@@ -90,10 +75,10 @@ func (c *Claim) GivesUp() {
 
 // granted ends the claim: a hold with the field f begins, which is a user of f. It reports whether that is possible.
 func (c *Claim) granted(f *Field) bool {
-	if !c.can(c.Asks() && !(c.uses() && c.field != f), "was granted a field") {
+	if !c.can(c.Asks() && !(c.IsAdopted() && c.field != f), "was granted a field") {
 		return false
 	}
-	if !c.uses() {
+	if !c.IsAdopted() {
 		f.Use()
 	}
 	c.field, c.state = nil, Granted

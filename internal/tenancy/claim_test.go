@@ -18,7 +18,7 @@ func happens(event func()) (possible bool) {
 // newClaimIn returns a claim in this state, as the events make it.
 func newClaimIn(state ClaimState) *Claim {
 	c := &Claim{field: new(Field), state: state}
-	if c.uses() {
+	if c.IsAdopted() {
 		c.field.Use()
 	}
 	if state == Granted {
@@ -36,27 +36,23 @@ func TestEventsOfAClaim(t *testing.T) {
 	}{
 		"asks": {
 			func(c *Claim) { c.AsksWith(new(Field)) },
-			[...]ClaimState{Asking, impossible, impossible, impossible, impossible},
+			[...]ClaimState{Asking, impossible, impossible, impossible},
 		},
 		"adopts": {
 			func(c *Claim) { c.Adopts(new(Field)) },
-			[...]ClaimState{Adopting, impossible, impossible, impossible, impossible},
-		},
-		"runs": {
-			(*Claim).Runs,
-			[...]ClaimState{impossible, Adopted, impossible, impossible, impossible},
+			[...]ClaimState{Adopted, impossible, impossible, impossible},
 		},
 		"granted": {
 			func(c *Claim) { new(Hold).Acquired(c, c.field) },
-			[...]ClaimState{Granted, impossible, Granted, impossible, impossible},
+			[...]ClaimState{Granted, Granted, impossible, impossible},
 		},
 		"granted another field": {
 			func(c *Claim) { new(Hold).Acquired(c, new(Field)) },
-			[...]ClaimState{Granted, impossible, impossible, impossible, impossible},
+			[...]ClaimState{Granted, impossible, impossible, impossible},
 		},
 		"given up": {
 			(*Claim).GivesUp,
-			[...]ClaimState{GivenUp, impossible, GivenUp, impossible, impossible},
+			[...]ClaimState{GivenUp, GivenUp, impossible, impossible},
 		},
 	}
 	for name, event := range events {

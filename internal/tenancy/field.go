@@ -20,10 +20,7 @@
 // a Reach is told of it.
 package tenancy
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Strict makes events that are impossible, and so are bugs, panic. Tests and the simulator set it before they begin. In
 // a service they leave everything as it is: that costs less than a crash.
@@ -42,7 +39,6 @@ type Field struct {
 
 	users  int32
 	clears int16
-	passed uint8
 
 	unwanted bool // see Unwant
 	expires  time.Duration
@@ -93,13 +89,6 @@ func (f *Field) EndClear() {
 // IsLeft reports whether the field is unwanted, has no users, and is not being deleted: who learns that its lease may
 // last longer has it deleted.
 func (f *Field) IsLeft() bool { return f.IsUnwanted() && !f.InUse() && f.clears == 0 }
-
-// PassOn notes that a caller has left the field, and its place in the line, to the next one, and how many of its tries may
-// still run: one of them is less than several, and no more is to be known.
-func (f *Field) PassOn(tries int) { f.passed = uint8(min(tries, math.MaxUint8)) }
-
-// Passed returns what PassOn has noted last.
-func (f *Field) Passed() int { return int(f.passed) }
 
 // A Reach is how far the lease of a field may reach: what requests have made of it, or may make of it.
 type Reach struct {

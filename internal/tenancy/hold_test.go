@@ -91,7 +91,6 @@ func TestHoldsUseTheirFieldWhileTheyNeedIt(t *testing.T) {
 	events := []func(o *owner, f *Field){
 		func(o *owner, f *Field) { o.hold.Acquired(&o.Claim, f) },
 		func(o *owner, f *Field) { o.Adopts(f) },
-		func(o *owner, _ *Field) { o.Runs() },
 		func(o *owner, _ *Field) { o.GivesUp() },
 		func(o *owner, _ *Field) { o.hold.Told() },
 		func(o *owner, _ *Field) { o.hold.Lost(true) },
@@ -125,10 +124,10 @@ func TestHoldsUseTheirFieldWhileTheyNeedIt(t *testing.T) {
 			var uses int32
 			for i := range owners {
 				o := &owners[i]
-				if o.hold.Holds() || o.uses() {
+				if o.hold.Holds() || o.IsAdopted() {
 					uses++
 				}
-				if o.hold.Holds() && o.uses() {
+				if o.hold.Holds() && o.IsAdopted() {
 					t.Fatalf("%v: the claim and its hold both use the field", order)
 				}
 				if began := o.state == Granted; began != (o.hold.State() != None) {
@@ -163,7 +162,7 @@ func TestHoldCountIsThatOfTheUnlocksToCome(t *testing.T) {
 	claim, over := Over(&Field{ID: "x"})
 	assert.Equal(t, Ended, over.State())
 	assert.Equal(t, "x", over.FieldOf(&claim).ID)
-	assert.False(t, claim.Wanted())
+	assert.False(t, claim.Asks())
 	assert.False(t, claim.IsGivenUp())
 	assert.Panics(t, func() { over.Ended() })
 	Strict = false

@@ -8,8 +8,7 @@ package tenancy
 // Leftovers are what the attempts of one operation have left. The zero value belongs to an operation that has made no attempt.
 type Leftovers struct {
 	tries    int  // tries whose outcome is unknown: they may have acquired the locks, or may still do so
-	entry    bool // an attempt has left the entry of a waiter
-	enqueued bool // an attempt may have joined the line, or a message may have told the caller that the lock is free
+	enqueued bool // an attempt may have joined the line, or has left the entry of a waiter, behind which others wait
 	underWay bool // the caller has left while an attempt was under way
 }
 
@@ -19,7 +18,7 @@ type Leftovers struct {
 func (l *Leftovers) Attempted(unknown int, underWay, waits bool) {
 	l.tries += unknown
 	l.underWay = l.underWay || underWay
-	l.entry = l.entry || waits
+	l.enqueued = l.enqueued || waits
 }
 
 // GrantNotKept notes a grant that the caller does not keep, or that may exist although Redis has answered with an
@@ -29,28 +28,11 @@ func (l *Leftovers) GrantNotKept() { l.tries = max(l.tries, 1) }
 // MayEnqueue notes that an attempt may join the line.
 func (l *Leftovers) MayEnqueue() { l.enqueued = true }
 
-// Inherits notes the unknown tries of the caller before, whose place in the line this operation has taken over.
-func (l *Leftovers) Inherits(tries int) {
-	l.tries += tries
-	l.MayEnqueue()
-}
-
 // ToRollBack reports whether something may have to be rolled back.
-func (l *Leftovers) ToRollBack() bool { return l.tries > 0 || l.entry || l.underWay || l.enqueued }
-
-// Delays reports whether the leftovers delay other clients, which wait behind them.
-func (l *Leftovers) Delays() bool { return l.entry || l.enqueued }
-
-// LeavesTries returns how many tries of the operation may still run, if some of them may.
-func (l *Leftovers) LeavesTries() int {
-	if l.underWay {
-		return l.tries + 1
-	}
-	return l.tries
-}
+func (l *Leftovers) ToRollBack() bool { return l.tries > 0 || l.underWay || l.enqueued }
 
 // Tries returns the number of tries whose outcome is unknown.
 func (l *Leftovers) Tries() int { return l.tries }
 
-// MayBeEnqueued reports whether the operation may have a place in the line.
+// MayBeEnqueued reports whether the operation may have a place in the line, which delays other clients.
 func (l *Leftovers) MayBeEnqueued() bool { return l.enqueued }

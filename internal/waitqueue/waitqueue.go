@@ -6,7 +6,10 @@
 // guards it and its Waiters. Release itself admits the first waiter, so that no new caller can get ahead of it.
 package waitqueue
 
-import "container/list"
+import (
+	"container/list"
+	"time"
+)
 
 // A Queue admits one caller at a time, in the order of arrival. Each waiter carries a value of type V. The zero Queue
 // is free.
@@ -22,8 +25,8 @@ type Waiter[V any] struct {
 	Done chan struct{}
 	// Err is the reason why the waiter is not admitted. It is written before Done is closed.
 	Err error
-	// Number determines the order of waiters. See Add.
-	Number uint64
+	// Since is when the waiter began to wait. See Add.
+	Since time.Duration
 
 	place *list.Element // nil: the waiter is no longer in the queue
 }
@@ -40,21 +43,15 @@ func (q *Queue[V]) TryEnter() bool {
 // Taken reports whether a caller is admitted.
 func (q *Queue[V]) Taken() bool { return q.taken }
 
-// Add inserts a waiter ahead of all waiters with a higher number, so that a waiter that comes back with its old
-// number gets its old position.
-func (q *Queue[V]) Add(value V, number uint64) *Waiter[V] {
+// Add inserts a waiter ahead of all that began to wait later, so that a waiter that comes back gets its old position.
+func (q *Queue[V]) Add(value V, since time.Duration) *Waiter[V] {
 	if q.waiters == nil {
 		q.waiters = list.New()
 	}
-	w := &Waiter[V]{Value: value, Done: make(chan struct{}), Number: number}
-	before := q.waiters.Back()
-	for before != nil && before.Value.(*Waiter[V]).Number > number {
-		before = before.Prev()
-	}
-	if before == nil {
-		w.place = q.waiters.PushFront(w)
-	} else {
-		w.place = q.waiters.InsertAfter(w, before)
+	w := &Waiter[V]{Value: value, Done: make(chan struct{}), Since: since}
+	w.place = q.waiters.PushBack(w)
+	for last := w.place.Prev(); last != nil && last.Value.(*Waiter[V]).Since > since; last = w.place.Prev() {
+		q.waiters.MoveBefore(w.place, last)
 	}
 	return w
 }

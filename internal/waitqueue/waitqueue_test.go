@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/relock-go/relock/internal/waitqueue"
 	"github.com/stretchr/testify/require"
@@ -47,8 +48,8 @@ func TestOneIsAdmittedAtATime(t *testing.T) {
 	require.True(t, q.TryEnter())
 }
 
-// Waiters with the same number are admitted in the order of their arrival.
-func TestWaitersWithOneNumberAreAdmittedInOrder(t *testing.T) {
+// Waiters that came at the same time are admitted in the order of their arrival.
+func TestWaitersOfOneMomentAreAdmittedInOrder(t *testing.T) {
 	var q queue
 	for _, name := range []string{"a", "b", "c"} {
 		q.Add(name, 7)
@@ -73,7 +74,7 @@ func TestWaitersAreAdmittedInOrder(t *testing.T) {
 	require.True(t, q.TryEnter())
 }
 
-func TestOldNumberKeepsItsPlace(t *testing.T) {
+func TestWaiterThatComesBackKeepsItsPlace(t *testing.T) {
 	var q queue
 	q.TryEnter()
 	q.Add("b", 2)
@@ -143,7 +144,7 @@ func behavesLikeAModel(rt *rapid.T, digest *seeds.Digest) {
 	var q queue
 	inside, first := false, (*waiter)(nil) // first is that of the owner inside, unless it came by TryEnter
 	var waiting, away []*waiter
-	numbers := uint64(0)
+	numbers := time.Duration(0)
 	next := func() {
 		if inside = len(waiting) > 0; inside {
 			first, waiting = waiting[0], waiting[1:]
@@ -195,12 +196,12 @@ func behavesLikeAModel(rt *rapid.T, digest *seeds.Digest) {
 			if len(away) == 0 || !inside {
 				rt.Skip()
 			}
-			back := q.Add("", away[0].Number)
+			back := q.Add("", away[0].Since)
 			away = away[1:]
 			at, _ := slices.BinarySearchFunc(
 				waiting,
-				back.Number,
-				func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) },
+				back.Since,
+				func(t *waiter, n time.Duration) int { return cmp.Compare(t.Since, n) },
 			)
 			waiting = slices.Insert(waiting, at, back)
 		},

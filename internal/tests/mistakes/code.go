@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, a.target, a.leftovers.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -256,12 +256,13 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "leaverStaysQueued", File: "internal/engine/entrance.go",
+		Name: "leaverStaysQueued", File: "internal/engine/admit.go",
 		Omits: "A caller that gives up leaves the queue of its process.",
 		Changes: []Change{{
-			`gaveUpLocked(op, q, h, err)
-		q.Leave(w)`,
-			"gaveUpLocked(op, q, h, err)",
+			`}
+		q.Leave(w)
+	}`,
+			"}\n}",
 		}},
 	},
 	{
@@ -312,7 +313,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "placeForgotten", File: "internal/engine/single.go",
 		Omits: "The next caller of the process takes over the place in the line.",
 		Changes: []Change{{
-			`q.place = &left
+			`q.place = r.place
 `,
 			"",
 		}},
@@ -361,8 +362,8 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		Name: "joinsPastTheQueue", File: "internal/engine/single.go",
 		Omits: "A caller that does not stand in the queue of its process takes no place in the line.",
 		Changes: []Change{{
-			"case !r.aside && r.bypassesQueue(): // the place in the line",
-			"case !r.aside && r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
+			"case r.isBeside(): // the place in the line",
+			"case r.isBeside() && t.HoldCount > 1: // the place in the line",
 		}},
 	},
 	{
