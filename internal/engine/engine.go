@@ -51,14 +51,14 @@ type Engine struct {
 
 	draining drain
 	table    stateTable
-	expired  expiredRing
+	expired  chan *hold // the latest lost holds with explicit leases: see rememberExpired
 	losses   lossLines
 	hints    *hints.Channel
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late     late.Requests
 	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
 	putBacks putBacks
-	kept     keptFields
+	kept     *keptFields
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
 
 	rtt     handoff.RoundTrip

@@ -17,7 +17,6 @@ package engine
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -39,7 +38,6 @@ type holdKey struct {
 // A hold is what one owner has of one lock, together with the claim that it began as.
 type hold struct {
 	claim
-	next *hold // the next hold of the same owner in the holds of its lock state; or nil
 
 	// guarded by lockState.mu
 	tenancy.Hold                            // its state, hold count and field; see transitions.go
@@ -99,33 +97,18 @@ func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
 }
 
-// An expiredRing remembers the latest lost holds with explicit leases, whose owners perhaps never unlock them.
-type expiredRing struct {
-	mu    sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	holds []*hold
-	next  int
-}
-
-// remember adds h to the ring. If the ring is full, it forgets the oldest hold.
-func (r *expiredRing) remember(h *hold) {
-	if oldest := r.replace(h); oldest != nil {
-		oldest.lockState.Lock()
-		defer oldest.lockState.Unlock()
-		oldest.lockState.forgetLocked(oldest)
+// rememberExpired remembers h, which was lost, and whose owner perhaps never unlocks it. It forgets the oldest one for that
+// if there are too many.
+func (e *Engine) rememberExpired(h *hold) {
+	for {
+		select {
+		case e.expired <- h:
+			return
+		default:
+			oldest := <-e.expired
+			oldest.lockState.forget(oldest)
+		}
 	}
-}
-
-// replace adds h to the ring, and returns the hold that it replaces, or nil.
-func (r *expiredRing) replace(h *hold) (oldest *hold) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.holds) < expiredKept {
-		r.holds = append(r.holds, h)
-		return nil
-	}
-	oldest, r.holds[r.next] = r.holds[r.next], h
-	r.next = (r.next + 1) % expiredKept
-	return oldest
 }
 
 // waitsForRedis notes that the call that has the owner mutex waits, since then, until it unlocks that, because another

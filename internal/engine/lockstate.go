@@ -156,6 +156,13 @@ func (s *lockState) forgetLocked(h *hold) {
 	}
 }
 
+// forget is forgetLocked for callers without the mutex.
+func (s *lockState) forget(h *hold) {
+	s.Lock()
+	defer s.Unlock()
+	s.forgetLocked(h)
+}
+
 // queueLocked returns the local queue of a half, which it makes if there is none.
 func (s *lockState) queueLocked(half string) *waitQueue {
 	if q := s.findQueueLocked(half); q != nil {
@@ -214,88 +221,53 @@ func (s *lockState) endKeeping(q *waitQueue) {
 	s.dropQueueLocked(q)
 }
 
-// A holdSet has the holds of one lock state by their keys. Most lock states have the holds of one owner, which needs no
-// map; and most owners have one hold.
+// A holdSet has the holds of one lock state by their keys. Most lock states have one hold, which needs no map.
 type holdSet struct {
-	one  *hold           // the first hold of an owner that is not in more; or nil
-	more map[Owner]*hold // the first holds of other owners; hold.next has the others
-}
-
-// first returns the first hold of o, or nil.
-func (s *holdSet) first(o Owner) *hold {
-	if s.one != nil && s.one.owner == o {
-		return s.one
-	}
-	return s.more[o]
+	one  *hold // or nil
+	more map[holdKey]*hold
 }
 
 // get returns the hold with this key, or nil.
 func (s *holdSet) get(key holdKey) *hold {
-	h := s.first(key.owner)
-	for h != nil && h.half() != key.half {
-		h = h.next
+	if s.one != nil && s.one.key() == key {
+		return s.one
 	}
-	return h
+	return s.more[key]
 }
 
 // put adds h, which must not be in the set, and no other hold with its key.
 func (s *holdSet) put(h *hold) {
-	switch first := s.first(h.owner); {
-	case first != nil:
-		h.next, first.next = first.next, h
+	switch {
 	case s.one == nil:
 		s.one = h
-	default:
-		if s.more == nil {
-			s.more = make(map[Owner]*hold)
-		}
-		s.more[h.owner] = h
+		return
+	case s.more == nil:
+		s.more = make(map[holdKey]*hold)
 	}
+	s.more[h.key()] = h
 }
 
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
-	before := s.first(h.owner)
-	switch {
-	case before != h:
-		for before.next != h {
-			before = before.next
-		}
-		before.next = h.next
-	case s.one == h:
-		s.one = h.next
-	case h.next != nil:
-		s.more[h.owner] = h.next
-	default:
-		delete(s.more, h.owner)
+	if s.one == h {
+		s.one = nil
+	} else {
+		delete(s.more, h.key())
 	}
-	h.next = nil
 }
 
 // all returns the holds. The loop may remove the hold that it is at.
 func (s *holdSet) all() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
-		if !allOf(s.one, yield) {
+		if s.one != nil && !yield(s.one) {
 			return
 		}
-		for _, first := range s.more {
-			if !allOf(first, yield) {
+		for _, h := range s.more {
+			if !yield(h) {
 				return
 			}
 		}
 	}
-}
-
-// allOf yields first and the holds after it, and reports whether yield has always returned true.
-func allOf(first *hold, yield func(*hold) bool) bool {
-	for h := first; h != nil; {
-		next := h.next // as h.next is nil once h was removed
-		if !yield(h) {
-			return false
-		}
-		h = next
-	}
-	return true
 }
 
 // dropPlaceLocked gives up the place in the line that the last caller of q has left to the next one.

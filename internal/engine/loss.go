@@ -140,7 +140,7 @@ func (h *hold) reportLossLocked() error {
 func (e ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
-		h.lockState.engine.expired.remember(h)
+		h.lockState.engine.rememberExpired(h)
 	}
 	e.guards.EndAll(h.withName(e.loss))
 }
@@ -182,29 +182,22 @@ func reportLater(all []ending) {
 	}
 }
 
-// logsLoss reports whether the log gets the next loss.
+// logsLoss reports whether the log gets the next loss. How many it does not get is reported a second later.
 func (e *Engine) logsLoss() bool {
 	allowed, first := e.losses.next(e.watchdog.Now())
 	if first {
-		e.workers.Spawn(e.countLosses)
+		e.workers.Spawn(func() {
+			if e.Pause(e.life, time.Second) == nil { // the rest is for Close
+				e.reporter.Later(e.tellOmittedLosses)
+			}
+		})
 	}
 	return allowed
 }
 
-// countLosses reports once in a second how many losses were left out, until there are none. The rest is for Close.
-func (e *Engine) countLosses() {
-	for e.Pause(e.life, time.Second) == nil {
-		n := e.losses.omitted(e.watchdog.Now(), false)
-		if n == 0 {
-			return
-		}
-		e.reporter.Later(func() { e.Events.LossesOmitted(n) })
-	}
-}
-
-// tellOmittedLosses reports how many losses were left out, after the reports that were made before Close.
+// tellOmittedLosses reports how many losses were left out.
 func (e *Engine) tellOmittedLosses() {
-	if n := e.losses.omitted(e.watchdog.Now(), true); n > 0 {
+	if n := e.losses.omitted(e.watchdog.Now()); n > 0 {
 		e.Events.LossesOmitted(n)
 	}
 }

@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
@@ -30,11 +31,30 @@ func (h *hold) restOfMinHold() time.Duration {
 func (h *hold) beginMinHold() time.Duration {
 	rest := h.restOfMinHold()
 	if rest > 0 {
-		e := h.lockState.engine
-		now := e.watchdog.Now()
-		e.kept.add(h.Field().ID, now, now+rest)
+		h.lockState.engine.kept.add(h.Field().ID, rest)
 	}
 	return rest
+}
+
+// keptFields are the fields whose records MinHold keeps in Redis when their holds have ended. A hold is forgotten when its
+// release has run, so that its owner can ask again. A message that has granted the lock to its field, or an answer to an
+// attempt, may come later, and must not end the record sooner. If the record has to be deleted after all, the call that
+// keeps it does so, also if a request makes another one later.
+type keptFields struct{ fields sync.Map }
+
+// add notes that the record of field is kept for rest.
+func (k *keptFields) add(field string, rest time.Duration) {
+	k.fields.Store(field, nil)
+	time.AfterFunc(rest, func() { k.fields.Delete(field) })
+}
+
+// has reports whether the record of field, or of some of the same permits, is kept.
+func (k *keptFields) has(field string) (has bool) {
+	k.fields.Range(func(kept, _ any) bool {
+		has = overlap(kept.(string), field)
+		return !has
+	})
+	return has
 }
 
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner

@@ -102,7 +102,7 @@ func (h *hold) needsNow(field string) (needed bool, released *hold) {
 	switch e := s.engine; {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
-	case e.kept.has(field, e.watchdog.Now()), s.isNeededLocked(field):
+	case e.kept.has(field), s.isNeededLocked(field):
 		return true, nil
 	}
 	return false, s.releasedLocked(field)

@@ -126,9 +126,9 @@ func (p Probe) Sender() *send.Sender { return p.e.sender }
 func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
+		"names": &e.table.mu, "workers": e.workers.Mutex(), "watchdog": e.watchdog.Mutex(),
 		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "hints": e.hints.Mutex(),
-		"losses": &e.losses.mu, "kept": &e.kept.mu,
+		"losses": &e.losses.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {
 		all[part] = mu

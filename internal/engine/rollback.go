@@ -137,7 +137,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	if s.uses(g.Field) || e.kept.has(g.Field, e.watchdog.Now()) { // in this order: a release keeps its field before it ends
+	if s.uses(g.Field) || e.kept.has(g.Field) { // in this order: a release keeps its field before it ends
 		return
 	}
 	e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
