@@ -77,7 +77,6 @@ type detaching struct {
 	lease  time.Duration // that the detached field gets
 	held   time.Duration // how long the hold was held
 	splits bool          // other holds need the field of the hold
-	beside bool          // the owner has lost the counterpart: its field may be there, and keep the lease of the record
 	undone atomic.Bool   // Redis has not confirmed the request
 }
 
@@ -97,7 +96,6 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
 	}
 	r, e := h.record, s.engine
-	x.beside = other != nil
 	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
 	x.held = h.age()
 	s.endSharingLocked(r)
@@ -147,14 +145,14 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 		return d, err
 	}
 	d = x.detached(r, answer.Sent)
-	x.shorten(op, &d)
 	e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: x.held, Detached: true})
 	confirmed = true // last: a goroutine that ends here returns no ticket
 	return d, nil
 }
 
 // detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
-// request between then and now, so the limits are converted to its clock with the time that keeps them.
+// request between then and now, so the limits are converted to its clock with the time that keeps them. If that was late,
+// the lease lasts so much longer than MaxHold.
 func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 	w, now := x.lockState.engine.watchdog, r[2]
 	d := Detached{Field: x.to, Token: x.token, KeepEnd: now + r[1]}
@@ -165,22 +163,6 @@ func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 		d.MinEnd = now + send.Milliseconds(rest)
 	}
 	return d
-}
-
-// shorten makes the lease of d end with MaxHold if it ends noticeably later: the request has asked for the rest of
-// MaxHold, and Redis may have run it late. It also makes the record of a writer end with that lease if the record has a
-// reader that its owner has lost: the request leaves the longer lease of a record with readers as it is.
-func (x *detaching) shorten(op *waitOptions, d *Detached) {
-	over := send.FromMilliseconds(d.KeepEnd - d.MaxEnd)
-	late := d.MaxEnd > 0 && over > outlivesBy
-	if !late && !x.beside {
-		return
-	}
-	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
-	_, _, err := x.lockState.engine.send(&op.Wait, x.commands().Renew(x.to, rest, true), time.Now())
-	if late && err == nil {
-		d.KeepEnd = d.MaxEnd
-	}
 }
 
 // end unlocks the owner mutex, and admits the next caller of the local queue, as after a hand-off to another process.

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -127,40 +126,6 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 	})
 }
 
-// While one of several calls of Attach that have given up is still being rolled back, the hold is being put back,
-// whichever of them is the last.
-func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
-	for name, orphans := range map[string][2]int{"the first is the last": {1, 0}, "the second is the last": {1, 1}} {
-		synctest.Test(t, func(t *testing.T) {
-			e := newBubbleEngine(t)
-			d := e.mustDetach(time.Hour)
-			s := e.retain("x")
-			defer s.release()
-			began := time.Now()
-			for i, pause := range []time.Duration{0, send.ResendTime / 2} {
-				time.Sleep(pause)
-				h, op := s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), waitOptions{}
-				op.Ctx = ctx
-				a := newAttachBackend(&op, h, d)
-				a.orphans = orphans[i] // an answer that does not come: it is awaited for send.ResendTime
-				a.giveUp()
-				h.unlockHold()
-				assert.True(t, e.putBacks.isUnderWay(d.Field), name)
-			}
-			last := send.ResendTime
-			if orphans[1] > 0 {
-				last = time.Since(began) + send.ResendTime - send.MinWait
-			}
-			time.Sleep(last - time.Since(began) - time.Millisecond)
-			synctest.Wait()
-			assert.True(t, e.putBacks.isUnderWay(d.Field), "%s: just before it is rolled back", name)
-			time.Sleep(2 * time.Millisecond)
-			synctest.Wait()
-			assert.False(t, e.putBacks.isUnderWay(d.Field), "%s: after it was rolled back", name)
-		})
-	}
-}
-
 // An Attach that is refused while an earlier try of it is under way puts back what that try renames: the detached hold
 // may be there again by then.
 func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
@@ -229,19 +194,15 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 	})
 }
 
-// A Detach whose goroutine a hook ends returns no ticket, also if the request is the one that ends the lease with
-// MaxHold: the lock is released.
+// A Detach whose goroutine a hook ends returns no ticket: the lock is released.
 func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", send.Config{Transport: r, OnCallerTime: send.ResendTime})
-		l := newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
+		l := newFakeLock(e.redis, "x")
 		e.take(l, 1)
 		e.fail(func(verb string) fakeredis.Fault {
-			if verb == "rename" {
-				return fakeredis.Fault{Late: 900 * time.Millisecond}
-			}
-			r.exits.Store(verb == "renew")
+			r.exits.Store(verb == "rename")
 			return fakeredis.Fault{}
 		})
 		go func() {
@@ -249,7 +210,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 			assert.Fail(t, "the goroutine has not ended")
 		}()
 		time.Sleep(5 * time.Second)
-		assert.Positive(t, e.redis.Count("renew"), "requests that end the lease with MaxHold")
+		assert.Positive(t, e.redis.Count("rename"))
 		e.assertFree()
 	})
 }
@@ -275,19 +236,17 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 	}
 }
 
-// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it
-// and asks once more, and no longer.
-func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
+// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it,
+// and no longer than an Unlock.
+func TestAttachWaitsForAHoldThatIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
-		e.putBacks.under.Store(d.Field, make(chan struct{}))
-		before, began := e.redis.Count("rename"), time.Now()
-		ctx, cancel := context.WithTimeout(ctx, 10*UnlockTime)
-		defer cancel()
+		e.late.Left(d.Field, returns, 1, false)
+		began := time.Now()
 		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
-		assert.Equal(t, 2, e.redis.Count("rename")-before, "requests")
-		assert.Equal(t, 2*UnlockTime, time.Since(began))
+		assert.Equal(t, UnlockTime, time.Since(began))
+		e.late.Heard(d.Field, returns, true)
 		e.deleteRecord()
 	})
 }
@@ -322,22 +281,5 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 		d := giving.mustDetach(time.Hour)
 		require.NoError(t, e.attach(ctx, 2, d))
 		assert.Empty(t, r.Holder("x"))
-	})
-}
-
-// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put
-// back: the ticket is not used.
-func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		d := e.mustDetach(time.Hour)
-		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
-		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
-		synctest.Wait()
-		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the first request has run")
-		require.NoError(t, e.attach(context.Background(), 3, d))
-		e.unlock(3)
 	})
 }

@@ -57,7 +57,6 @@ type Engine struct {
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late     late.Requests
 	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
-	putBacks putBacks
 	kept     *keptFields
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
 
