@@ -256,7 +256,7 @@ var Code = []Mistake{
 		Name: "lookoutEndsForGood", File: "internal/poller/poller.go",
 		Omits: "The poller runs again when somebody waits again.",
 		Changes: []Change{{
-			`p.running = len(p.waiters) > 0
+			`p.running = len(p.locks) > 0
 	return !p.running`,
 			"return len(p.waiters) == 0",
 		}},
