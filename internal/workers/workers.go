@@ -50,9 +50,6 @@ func (p *Pool) End() {
 	p.drainedLocked()
 }
 
-// NoMoreThan reports whether at most n calls and goroutines have not ended.
-func (p *Pool) NoMoreThan(n int64) bool { return p.working.Load() <= n }
-
 // Spawn runs job on a goroutine that waits for a job, or on a new one.
 func (p *Pool) Spawn(job func()) {
 	select {
