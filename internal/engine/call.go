@@ -65,7 +65,7 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 	if err == nil {
 		e.noteStack(h)
 		if h.local() != nil {
-			h.loseIfDue() // Lose did not find it before it was acquired
+			h.expireIfDue() // Lose did not find it before it was acquired
 		}
 	}
 	returned = true

@@ -135,7 +135,7 @@ func (e *Engine) endEvicted(all []*record) {
 				gone = append(gone, r)
 			}
 		}
-		each.Do(gone, func(r *record) { reportLater(r.lose(errForced, nil)) })
+		each.Do(gone, func(r *record) { carryOut(r.end(errForced, nil)) })
 	}
 }
 

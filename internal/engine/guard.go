@@ -30,7 +30,7 @@ type guardedHold hold
 // Lost returns why the hold was lost, or nil. It looks at the clock.
 func (g *guardedHold) Lost() error {
 	h := (*hold)(g)
-	h.loseIfDue()
+	h.expireIfDue()
 	if loss := h.lossOf(); loss != nil {
 		return h.withName(loss)
 	}

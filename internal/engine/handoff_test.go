@@ -714,7 +714,7 @@ func TestLossBeforeAReportIsTold(t *testing.T) {
 		e.take(newFakeLock(e.redis, "x"), 1, Request{Wait: forever, Report: &report})
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 		e.deleteRecord()
-		h.loseUnasked(errGone)
+		h.lose(errGone)
 		synctest.Wait()
 		assert.Zero(t, n, "events")
 		report.Tell()

@@ -3,8 +3,8 @@ package engine
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
-// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported
-// once, by the call that has found it or by the reporter. The loss of a hold that no call has told is not reported. Of
+// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the reporter reports the
+// loss, once. A loss that a release finds is reported by its call. The loss of a hold that no call has told is not reported. Of
 // many losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
 // (lossLines).
 
@@ -39,18 +39,14 @@ type ending struct {
 	untold  bool // no call has told that it has the hold
 }
 
-// lose is end, and carries the endings out.
-func (r *record) lose(cause error, first *hold) []ending {
-	all := r.end(cause, first)
-	returned := false
+// carryOut carries all out: guards are canceled, and then the reporter reports the losses.
+func carryOut(all []ending) {
 	defer func() {
-		if !returned { // the caller does not report them
-			reportLater(all)
+		for _, e := range all {
+			e.hold.lockState.engine.reporter.Later(e.report)
 		}
 	}()
 	each.Do(all, ending.carryOut)
-	returned = true
-	return all
 }
 
 // end ends the record and all its holds as lost, and returns an ending for each of them. If first is not nil, its ending
@@ -175,13 +171,6 @@ func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
 	e.Events.Report(context.Background(), Event{What: Lost, Subject: s, Time: held, Err: loss, Cause: cause, Logged: logged})
 }
 
-// reportLater makes the reporter report the losses.
-func reportLater(all []ending) {
-	for _, e := range all {
-		e.hold.lockState.engine.reporter.Later(e.report)
-	}
-}
-
 // logsLoss reports whether the log gets the next loss. How many it does not get is reported a second later.
 func (e *Engine) logsLoss() bool {
 	allowed, first := e.losses.next(e.watchdog.Now())
@@ -249,41 +238,24 @@ func (h *hold) loseIfUnwatched() {
 	}
 }
 
-// loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
-func (h *hold) loseIfDue() {
-	if cause := h.whyExpired(); cause != nil {
-		h.loseUnasked(cause)
+// lose ends h as lost, and all holds that share its record, if the owner of h holds the lock. Only the first call has an
+// effect.
+func (h *hold) lose(cause error) {
+	h.lockState.Lock()
+	r, holds := h.record, h.Holds()
+	h.lockState.Unlock()
+	if holds {
+		carryOut(r.end(cause, h))
 	}
 }
-
-// lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
-// for calls of the owner of h: lose itself reports the loss of h, and leaves the losses of other owners to the
-// reporter.
-func (h *hold) lose(cause error) bool {
-	all := h.endRecord(cause)
-	for _, other := range all {
-		if other.hold != h {
-			other.hold.lockState.engine.reporter.Later(other.report)
-		}
-	}
-	for _, own := range all {
-		if own.hold == h {
-			own.report()
-		}
-	}
-	return len(all) > 0
-}
-
-// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
-func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 
 // Lose ends the hold of kind with this field as lost.
 func (e *Engine) Lose(kind contract.Lock, field string, cause error) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	if h := s.holdWith(field); h != nil {
-		h.loseIfDue() // if its lease is over, that is the cause
-		h.loseUnasked(cause)
+		h.expireIfDue() // if its lease is over, that is the cause
+		h.lose(cause)
 	}
 }
 
@@ -299,17 +271,6 @@ func (s *lockState) holdWith(field string) *hold {
 	return nil
 }
 
-// endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
-func (h *hold) endRecord(cause error) []ending {
-	h.lockState.Lock()
-	r, holds := h.record, h.Holds()
-	h.lockState.Unlock()
-	if !holds {
-		return nil
-	}
-	return r.lose(cause, h)
-}
-
 // LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
 // Redis is gone.
 //
@@ -323,14 +284,10 @@ func (h *hold) endRecord(cause error) []ending {
 // block, or end the goroutine.
 func (r *record) LeaseEnded(cause error) {
 	all := r.end(cause, nil)
-	carryOut := func() {
-		defer reportLater(all)
-		each.Do(all, ending.carryOut)
-	}
 	if slices.ContainsFunc(all, func(e ending) bool { return len(e.guards) > 0 }) {
-		r.first.lockState.engine.workers.Spawn(carryOut)
+		r.first.lockState.engine.workers.Spawn(func() { carryOut(all) })
 	} else {
-		carryOut()
+		carryOut(all)
 	}
 }
 
