@@ -112,8 +112,7 @@ func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold,
 		return t.Key, nil, err
 	}
 	ctx = ContextWithOwner(ctx)
-	d := engine.Detached{Field: t.ID, Token: t.Token, MaxEnd: t.MaxEnd, MinEnd: t.MinEnd, KeepEnd: t.KeepEnd}
-	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), d); err != nil {
+	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), t); err != nil {
 		return l.name, nil, err
 	}
 	return l.name, makeHold(ctx, l, 0), nil

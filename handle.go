@@ -323,14 +323,12 @@ func (h *handle) detach(ctx context.Context, keep time.Duration) (text string, e
 	if h.record() == nil {
 		return "", false, errManyLocks
 	}
-	t := ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}
-	if err := fitsTicket(t); err != nil {
+	if err := fitsTicket(ticket.Ticket{Type: h.lock.Traits().Type, Key: h.lock.Traits().ID.Name}); err != nil {
 		return "", false, err
 	}
 	e := h.client.engine()
-	d, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
+	t, ended, err := e.Detach(ctx, h.lock, engine.OwnerOf(ctx), cmp.Or(keep, e.WatchdogTimeout))
 	if err == nil {
-		t.ID, t.Token, t.MaxEnd, t.MinEnd, t.KeepEnd = d.Field, d.Token, d.MaxEnd, d.MinEnd, d.KeepEnd
 		text, err = t.Encode()
 	}
 	return text, ended, err

@@ -17,10 +17,11 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 // Attach makes o hold the detached hold d, whose lock is kind.
-func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d Detached) error {
+func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d ticket.Ticket) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
@@ -59,14 +60,14 @@ func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 // An attachBackend is the backend of one call of Attach.
 type attachBackend struct {
 	acquireOp
-	Detached
+	ticket.Ticket
 	to      string // the field of the hold
 	refused bool   // the hold was renamed, but the caller does not get it
 }
 
 // newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
-func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
-	a := &attachBackend{Detached: d, to: h.Field().ID}
+func newAttachBackend(op *waitOptions, h *hold, d ticket.Ticket) *attachBackend {
+	a := &attachBackend{Ticket: d, to: h.Field().ID}
 	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
 	a.begin(op, a, target{hold: h, Attempt: ask, tells: true})
 	return a
@@ -89,13 +90,13 @@ func (a *attachBackend) admit() error {
 	return nil
 }
 
-func (a *attachBackend) isPutBack() bool { return a.engine.late.MayAcquire(a.Field) }
+func (a *attachBackend) isPutBack() bool { return a.engine.late.MayAcquire(a.ID) }
 
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	t, e := &a.target, a.engine
 	t.Lease = e.WatchdogTimeout
-	rename := contract.Rename{From: a.Field, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
+	rename := contract.Rename{From: a.ID, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
 	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
 	answer := e.sender.Do(&a.Wait, request, lastReply)
 	r, err := answer.Reply()
@@ -138,10 +139,10 @@ func (a *attachBackend) dismissLocked(res Answer) { a.refused = res.Status == co
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {
 	e, done := a.engine, make(chan struct{})
-	e.late.Left(a.Field, returns, 1, false)
+	e.late.Left(a.ID, returns, 1, false)
 	e.workers.Spawn(func() {
 		defer close(done)
-		defer e.late.Heard(a.Field, returns, true)
+		defer e.late.Heard(a.ID, returns, true)
 		a.putBack()
 	})
 	select {
@@ -156,7 +157,7 @@ func (a *attachBackend) putBack() {
 	e, ctx := a.engine, context.WithoutCancel(a.Ctx)
 	record := a.target.hold.commands()
 	back := func(mayRun bool) send.Call {
-		return record.Rename(contract.Rename{From: a.to, To: a.Field, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
+		return record.Rename(contract.Rename{From: a.to, To: a.ID, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
 	for e.repeat(ctx, record, a.to, a.leftovers.Tries(), back) != nil && time.Now().Before(end) {

@@ -24,17 +24,8 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
+	"github.com/relock-go/relock/internal/ticket"
 )
-
-// A Detached is what has to be known of a detached hold to attach it. The times are in milliseconds of the epoch, by
-// the clock of Redis; 0 means that there is no such limit, but KeepEnd is always set.
-type Detached struct {
-	Field   string
-	Token   int64 // the fencing token; 0: none
-	MaxEnd  int64 // the end of MaxHold
-	MinEnd  int64 // the end of MinHold
-	KeepEnd int64 // when the lease of the detached hold ends
-}
 
 // Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep,
 // or for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an
@@ -44,7 +35,7 @@ func (e *Engine) Detach(
 	kind contract.Lock,
 	o Owner,
 	keep time.Duration,
-) (d Detached, ended bool, err error) {
+) (d ticket.Ticket, ended bool, err error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
@@ -110,7 +101,7 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 }
 
 // run cancels the guards of the hold, renames its field in Redis, and unlocks the owner mutex.
-func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d Detached, err error) {
+func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d ticket.Ticket, err error) {
 	h, e := x.hold, x.lockState.engine
 	confirmed := false
 	var answer send.Answer
@@ -153,9 +144,10 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 // detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
 // request between then and now, so the limits are converted to its clock with the time that keeps them. If that was late,
 // the lease lasts so much longer than MaxHold.
-func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
+func (x *detaching) detached(r send.Reply, sent time.Time) ticket.Ticket {
 	w, now := x.lockState.engine.watchdog, r[2]
-	d := Detached{Field: x.to, Token: x.token, KeepEnd: now + r[1]}
+	l := x.lock.Traits()
+	d := ticket.Ticket{Type: l.Type, Key: l.ID.Name, ID: x.to, Token: x.token, KeepEnd: now + r[1]}
 	if limit := x.record.lease.Limit(); limit > 0 {
 		d.MaxEnd = now + int64((limit-w.Now())/time.Millisecond)
 	}

@@ -16,10 +16,11 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 // detached locks x, and detaches the hold.
-func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detached, error) {
+func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (ticket.Ticket, error) {
 	e.t.Helper()
 	e.lock(1)
 	d, ended, err := e.Detach(ctx, newFakeLock(e.redis, "x"), 1, keep)
@@ -28,14 +29,14 @@ func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detach
 }
 
 // mustDetach is detached, which Redis confirms.
-func (e *bubbleEngine) mustDetach(keep time.Duration) Detached {
+func (e *bubbleEngine) mustDetach(keep time.Duration) ticket.Ticket {
 	e.t.Helper()
 	d, err := e.detached(ctx, keep)
 	require.NoError(e.t, err)
 	return d
 }
 
-func (e *bubbleEngine) attach(ctx context.Context, o Owner, d Detached) error {
+func (e *bubbleEngine) attach(ctx context.Context, o Owner, d ticket.Ticket) error {
 	return e.Attach(ctx, newFakeLock(e.redis, "x"), o, d)
 }
 
@@ -61,7 +62,7 @@ func TestLateAnswerToADetachThatIsConfirmedReleasesNothing(t *testing.T) {
 		require.Equal(t, 2, e.redis.Count("rename"), "tries")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		assert.Zero(t, e.redis.Count("release"), "releases")
 	})
 }
@@ -90,11 +91,11 @@ func TestAttachDuringShutdownPutsTheHoldBack(t *testing.T) {
 		e.renames(fakeredis.Fault{Answer: 300 * time.Millisecond})
 		got := later(func() error { return e.attach(ctx, 2, d) })
 		synctest.Wait()
-		require.NotEqual(t, d.Field, e.redis.Holder("x"), "the request has run")
+		require.NotEqual(t, d.ID, e.redis.Holder("x"), "the request has run")
 		e.stopAcquiring()
 		assert.ErrorIs(t, <-got, send.ErrClosed)
 		time.Sleep(3 * time.Second)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		assert.Zero(t, e.leases(), "leases")
 	})
 }
@@ -120,7 +121,7 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 		defer cancel()
 		require.Error(t, e.attach(ctx, 2, d))
 		time.Sleep(time.Until(end) + 2*UnlockTime)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		require.NoError(t, e.attach(context.Background(), 3, d))
 		e.unlock(3)
 	})
@@ -137,11 +138,11 @@ func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
 		e.renames(fakeredis.Fault{Late: 3 * time.Second})
 		assert.ErrorIs(t, e.attach(ctx, 2, d), ErrNotHeld)
 		require.Equal(t, "a field of another process", e.redis.Holder("x"))
-		holds(d.Field) // the other process has given up
+		holds(d.ID) // the other process has given up
 		tries := e.redis.Count("rename")
 		time.Sleep(10 * time.Second)
 		assert.Greater(t, e.redis.Count("rename"), tries, "the late try is rolled back")
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 	})
 }
 
@@ -188,7 +189,7 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 			assert.Fail(t, "the goroutine has not ended")
 		}()
 		time.Sleep(3 * time.Second)
-		assert.Equal(t, d.Field, e.redis.Holder("x"))
+		assert.Equal(t, d.ID, e.redis.Holder("x"))
 		require.NoError(t, e.attach(ctx, 2, d))
 		e.unlock(2)
 	})
@@ -242,11 +243,11 @@ func TestAttachWaitsForAHoldThatIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
-		e.late.Left(d.Field, returns, 1, false)
+		e.late.Left(d.ID, returns, 1, false)
 		began := time.Now()
 		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
 		assert.Equal(t, UnlockTime, time.Since(began))
-		e.late.Heard(d.Field, returns, true)
+		e.late.Heard(d.ID, returns, true)
 		e.deleteRecord()
 	})
 }
