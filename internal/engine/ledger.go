@@ -107,13 +107,6 @@ func (h *hold) reachLocked() tenancy.Reach {
 	return r
 }
 
-// reach is reachLocked for callers without the mutex.
-func (h *hold) reach() tenancy.Reach {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return h.reachLocked()
-}
-
 // recordEnd returns when the lease of the record of h has expired in Redis at the latest, even if all requests that may
 // still run set their leases.
 func (h *hold) recordEnd() time.Time {

@@ -52,7 +52,9 @@ func carryOut(all []ending) {
 // end ends the record and all its holds as lost, and returns an ending for each of them. If first is not nil, its ending
 // comes first. end does nothing if the loss is outdated: see isLossLocked.
 func (r *record) end(cause error, first *hold) []ending {
-	cause = r.first.whyLost(cause)
+	if cause == errGone {
+		cause = r.first.whyGone()
+	}
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
 	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
@@ -97,7 +99,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // expired.
 func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
-	h.lostLocked(ranOut)
+	h.leftLocked(h.Lost(ranOut))
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
@@ -301,12 +303,4 @@ func (h *hold) whyGone() error {
 		return errForcedElsewhere
 	}
 	return errGone
-}
-
-// whyLost returns cause, and more if it says only that the record is gone.
-func (h *hold) whyLost(cause error) error {
-	if cause == errGone {
-		return h.whyGone()
-	}
-	return cause
 }

@@ -81,7 +81,12 @@ func (h *hold) askToKeep(wait *send.Wait, rest time.Duration, lastReply time.Tim
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
 // field.
 func (h *hold) isLast() bool {
-	return h.isAlone() && h.reach().IsSettled()
+	if !h.isAlone() {
+		return false
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return h.reachLocked().IsSettled()
 }
 
 // keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,

@@ -26,9 +26,6 @@ func (h *hold) acquiredLocked(r *record, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
-func (h *hold) lostLocked(ranOut bool) { h.leftLocked(h.Lost(ranOut)) }
-
 // endedLocked notes that the owner of h has released the lock.
 func (h *hold) endedLocked() { h.leftLocked(h.Ended()) }
 
