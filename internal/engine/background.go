@@ -13,7 +13,7 @@ import (
 func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
-		d.clear.clear(1)
+		clearRecord(d.clear, 1)
 	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {

@@ -78,7 +78,7 @@ func (e *Engine) report(p *Report, lease time.Duration, s *span, h *hold, err er
 		return
 	}
 	p.tell = func() {
-		lost := h.noteTold()
+		lost := noteTold(h)
 		e.tell(s, h, nil)
 		if lost != nil {
 			lost.report()

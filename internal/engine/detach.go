@@ -165,7 +165,7 @@ func (x *detaching) end() {
 	defer s.Unlock()
 	if x.splits && h.Field().Leave() {
 		if h.record.ended { // lost meanwhile
-			h.deleteIfLeftLocked()
+			deleteIfLeftLocked(h)
 		} else {
 			h.record.endLocked()
 			s.oweLocked(duty{clear: h})
@@ -182,7 +182,7 @@ func (x *detaching) end() {
 func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
-// hold.isLast.
+// isLast.
 func (x *detaching) left(orphans int, lost bool) {
 	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
@@ -195,7 +195,7 @@ func (x *detaching) left(orphans int, lost bool) {
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {
-		x.clear(0)
+		clearRecord(x.hold, 0)
 		unknown = 0
 	}
 	x.release(unknown)
@@ -217,7 +217,7 @@ func (x *detaching) release(unknown int) {
 	to := &hold{claim: claim{lockState: h.lockState, lock: h.lock, owner: h.owner}, keepUntil: h.keepUntil}
 	to.fieldRoom.ID = x.to
 	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
-	to.record = to.newRecord(0)
-	to.mayLast(x.lease, send.ErrSilent)
-	to.clear(unknown)
+	to.record = newRecord(to, 0)
+	mayLast(to, x.lease, send.ErrSilent)
+	clearRecord(to, unknown)
 }

@@ -31,7 +31,7 @@ type guardedHold hold
 func (g *guardedHold) Lost() error {
 	h := (*hold)(g)
 	h.expireIfDue()
-	if loss := h.lossOf(); loss != nil {
+	if loss := lossOf(h); loss != nil {
 		return h.withName(loss)
 	}
 	return nil

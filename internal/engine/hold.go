@@ -74,7 +74,7 @@ func (h *hold) heldLocked() error {
 }
 
 // lossOf returns why the hold was lost, or nil.
-func (h *hold) lossOf() error {
+func lossOf(h *hold) error {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.loss
@@ -137,7 +137,7 @@ func (h *hold) startRenewal() {
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
 // watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
 // deleted.
-func (h *hold) checkIfForcedLocked(sent time.Duration) {
+func checkIfForcedLocked(h *hold, sent time.Duration) {
 	s := h.lockState
 	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)

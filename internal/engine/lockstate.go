@@ -126,11 +126,11 @@ func (t *stateTable) each(f func(s *lockState)) {
 func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	return s.holds.get(holdKey{id.Half, o}).unlessGone()
+	return unlessGone(s.holds.get(holdKey{id.Half, o}))
 }
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
-func (h *hold) unlessGone() *hold {
+func unlessGone(h *hold) *hold {
 	if h == nil || h.Wanted() || h.isOver() {
 		return nil
 	}

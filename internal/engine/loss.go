@@ -53,7 +53,7 @@ func carryOut(all []ending) {
 // comes first. end does nothing if the loss is outdated: see isLossLocked.
 func (r *record) end(cause error, first *hold) []ending {
 	if cause == errGone {
-		cause = r.first.whyGone()
+		cause = whyGone(r.first)
 	}
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
@@ -82,7 +82,7 @@ func (r *record) end(cause error, first *hold) []ending {
 		if len(all) == 0 && first != nil {
 			h = first
 		}
-		all = append(all, h.loseLocked(end, unrenewed && !end.renewed))
+		all = append(all, loseLocked(h, end, unrenewed && !end.renewed))
 	}
 	return all
 }
@@ -97,9 +97,9 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
-func (h *hold) loseLocked(end ending, ranOut bool) ending {
+func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
-	h.leftLocked(h.Lost(ranOut))
+	noteLeftLocked(h, h.Lost(ranOut))
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
@@ -111,7 +111,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
-	case h.Field().IsUnwanted() && (mayStay || h.mayOutliveLocked()):
+	case h.Field().IsUnwanted() && (mayStay || mayOutliveLocked(h)):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
@@ -125,10 +125,10 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 
 // reportLossLocked returns the loss of h, or nil, for a call of its owner that acquires the lock. The owner then knows of
 // the loss, and need not call Unlock. So a record that may be left is deleted.
-func (h *hold) reportLossLocked() error {
+func reportLossLocked(h *hold) error {
 	if h.State() == tenancy.Lost {
 		h.Field().Unwant()
-		h.deleteIfLeftLocked()
+		deleteIfLeftLocked(h)
 	}
 	h.Reported()
 	return h.loss
@@ -157,7 +157,7 @@ func (e *ending) report() {
 
 // noteTold notes that the caller is about to tell that it has h. It returns the ending that it then has to report, because h
 // was lost before; or nil.
-func (h *hold) noteTold() *ending {
+func noteTold(h *hold) *ending {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	told := h.IsTold()
@@ -194,19 +194,19 @@ func (e *Engine) tellOmittedLosses() {
 }
 
 // mayHaveExpiredLocked reports whether the validity of h is over, or may be because it is that of a LocalLock.
-func (h *hold) mayHaveExpiredLocked() bool {
+func mayHaveExpiredLocked(h *hold) bool {
 	return h.Holds() && (h.local() != nil || !h.lockState.engine.watchdog.IsValid(&h.record.lease))
 }
 
 // expireIfDue ends h as lost if its validity is over, even if the watchdog has not noticed it yet.
 func (h *hold) expireIfDue() {
-	if cause := h.whyExpired(); cause != nil {
+	if cause := whyExpired(h); cause != nil {
 		h.lose(cause)
 	}
 }
 
 // whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks a LocalLock.
-func (h *hold) whyExpired() error {
+func whyExpired(h *hold) error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
@@ -222,7 +222,7 @@ func (h *hold) whyExpired() error {
 }
 
 // whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
-func (h *hold) whyUnwatched() error {
+func whyUnwatched(h *hold) error {
 	w, l := h.lockState.engine.watchdog, &h.record.lease
 	switch {
 	case w.Watches(l):
@@ -235,7 +235,7 @@ func (h *hold) whyUnwatched() error {
 
 // loseIfUnwatched ends h as lost if the watchdog is about to do so.
 func (h *hold) loseIfUnwatched() {
-	if cause := h.whyUnwatched(); cause != nil {
+	if cause := whyUnwatched(h); cause != nil {
 		h.lose(cause)
 	}
 }
@@ -295,7 +295,7 @@ func (r *record) LeaseEnded(cause error) {
 
 // whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
 // release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.
-func (h *hold) whyGone() error {
+func whyGone(h *hold) error {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()

@@ -32,7 +32,7 @@ type record struct {
 }
 
 // newRecord returns the record of h, which was granted by an answer that came at answeredAt.
-func (h *hold) newRecord(answeredAt time.Duration) *record {
+func newRecord(h *hold, answeredAt time.Duration) *record {
 	r := &h.own
 	r.first, r.answeredAt, r.holds = h, answeredAt, r.room[:0]
 	r.lease.Holder = r

@@ -159,7 +159,7 @@ func (e *Engine) callersLeft(t *target, orphans int, lost bool) {
 // removes a tombstone which is no longer needed, if there is one.
 func (e *Engine) heard(t *target, err error) (drop send.Call) {
 	drop = e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
-	t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
+	mayLast(t.hold, t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
 	return drop
 }
 

@@ -25,7 +25,7 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
 // other. If the lock is a semaphore, its caller leaves the queue; more is the number of permits that are still free,
 // and if there are enough for all that the waiters want, they all ask Redis at the same time.
-func (h *hold) openLocked(more int) {
+func openLocked(h *hold, more int) {
 	s, q, r := h.lockState, h.queue, h.record
 	switch {
 	case q == nil:

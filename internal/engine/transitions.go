@@ -27,10 +27,10 @@ func (h *hold) acquiredLocked(r *record, since time.Duration) {
 }
 
 // endedLocked notes that the owner of h has released the lock.
-func (h *hold) endedLocked() { h.leftLocked(h.Ended()) }
+func (h *hold) endedLocked() { noteLeftLocked(h, h.Ended()) }
 
-// leftLocked counts a hold that has ended if left is set.
-func (h *hold) leftLocked(left bool) {
+// noteLeftLocked counts a hold that has ended if left is set.
+func noteLeftLocked(h *hold, left bool) {
 	if left && h.lockState.closed {
 		h.lockState.engine.draining.end(1)
 	}

@@ -56,8 +56,8 @@ var Code = []Mistake{
 		Name: "extendUnanswered", File: "internal/engine/extend.go",
 		Omits: "An Extend without an answer fails.",
 		Changes: []Change{{
-			"return func() error { return h.extended(sent, length) }, err",
-			"return func() error { return h.extended(sent, length) }, h.lossOf()",
+			"return func() error { return noteExtended(h, sent, length) }, err",
+			"return func() error { return noteExtended(h, sent, length) }, h.lossOf()",
 		}},
 	},
 	{
