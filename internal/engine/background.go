@@ -1,6 +1,6 @@
 package engine
 
-// Background work: how the duties of lock states are carried out. duty.go says when.
+// Background work: how the duties of lock states are carried out. lockstate.go says when.
 
 import (
 	"context"

@@ -57,7 +57,7 @@ var Code = []Mistake{
 		Omits: "An Extend without an answer fails.",
 		Changes: []Change{{
 			"return func() error { return noteExtended(h, sent, length) }, err",
-			"return func() error { return noteExtended(h, sent, length) }, h.lossOf()",
+			"return func() error { return noteExtended(h, sent, length) }, lossOf(h)",
 		}},
 	},
 	{
