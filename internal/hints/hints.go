@@ -128,6 +128,3 @@ func (c *Channel) Heard(hint string) {
 		c.Check(name)
 	}
 }
-
-// Mutex returns the mutex of c, for tests which check that the user's code is never called with it held.
-func (c *Channel) Mutex() *sync.Mutex { return &c.mu }

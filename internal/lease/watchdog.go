@@ -537,9 +537,6 @@ func (w *Watchdog) Len() int {
 	return len(w.leases)
 }
 
-// Mutex returns the mutex of w, for tests which check that the user's code is never called with it held.
-func (w *Watchdog) Mutex() *sync.Mutex { return &w.mu }
-
 // leaseHeap orders leases by the time at which they need attention.
 type leaseHeap []*Lease
 

@@ -105,6 +105,3 @@ func (r *Reporter) Busy() bool {
 	defer r.mu.Unlock()
 	return r.running
 }
-
-// Mutex returns the mutex of r, for tests which check that the user's code is never called with it held.
-func (r *Reporter) Mutex() *sync.Mutex { return &r.mu }

@@ -106,6 +106,3 @@ func (p *Pool) drainedLocked() {
 
 // AtWork returns the number of calls, and of goroutines with a job. It is for tests.
 func (p *Pool) AtWork() int64 { return p.working.Load() - p.idle.Load() }
-
-// Mutex returns the mutex of p, for tests which check that the user's code is never called with it held.
-func (p *Pool) Mutex() *sync.Mutex { return &p.mu }

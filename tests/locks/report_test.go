@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"reflect"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -19,7 +20,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/locktest"
@@ -40,7 +40,7 @@ type mutexWatch struct {
 	held    map[string]string // mutex and user code, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
 	looks   map[callers]int
-	engines []engine.Probe // the engines whose lock states have mutexes
+	tables  []reflect.Value // of the lock states of engines, which have mutexes
 }
 
 // callers are the functions that have called user code.
@@ -69,12 +69,13 @@ const shortWarning = 100 * time.Millisecond
 
 // add adds the mutexes of c to w.
 func (w *mutexWatch) add(name string, c *Client) {
-	p := locktest.EngineOf(c).Probe()
-	mutexes := p.Mutexes(false)
+	e := reflect.ValueOf(locktest.EngineOf(c)).Elem()
+	mutexes := locktest.EngineOf(c).Probe().Sender().Mutexes()
+	mutexesOf("", e, mutexes)
 	mutexes["pending"] = inside.Of(c).Votes
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.engines = append(w.engines, p)
+	w.tables = append(w.tables, e.FieldByName("table"))
 	for part, mu := range mutexes {
 		w.mutexes[name+"."+part] = mu
 	}
@@ -93,11 +94,15 @@ func (w *mutexWatch) look(what string) {
 		return
 	}
 	mutexes := maps.Clone(w.mutexes)
-	engines := w.engines
+	tables := w.tables
 	w.mu.Unlock()
-	for _, e := range engines {
-		if names := e.Mutexes(false)["names"]; canLock(names) {
-			maps.Copy(mutexes, e.Mutexes(true))
+	for _, table := range tables {
+		if mu := mutexOf(table); canLock(mu) {
+			mu.Lock()
+			for all := table.FieldByName("names").MapRange(); all.Next(); {
+				mutexes["name "+all.Key().String()] = mutexOf(all.Value().Elem())
+			}
+			mu.Unlock()
 		}
 	}
 	for name, mu := range mutexes {
@@ -108,6 +113,26 @@ func (w *mutexWatch) look(what string) {
 			}
 			w.mu.Unlock()
 			return
+		}
+	}
+}
+
+// mutexOf returns the mutex mu of a struct.
+func mutexOf(v reflect.Value) *sync.Mutex {
+	return (*sync.Mutex)(v.FieldByName("mu").Addr().UnsafePointer())
+}
+
+// mutexesOf adds the mutexes of an engine, and of the parts to which it points, to all.
+func mutexesOf(name string, v reflect.Value, all map[string]*sync.Mutex) {
+	for i := range v.NumField() {
+		f, name := v.Field(i), name+"."+v.Type().Field(i).Name
+		switch {
+		case v.Type().Field(i).Name == "mu":
+			all[name] = mutexOf(v)
+		case f.Kind() == reflect.Struct:
+			mutexesOf(name, f, all)
+		case f.Kind() == reflect.Pointer && strings.HasSuffix(v.Type().PkgPath(), "/engine") && strings.Contains(f.Type().Elem().PkgPath(), "/internal/"):
+			mutexesOf(name, f.Elem(), all)
 		}
 	}
 }
