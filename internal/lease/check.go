@@ -33,7 +33,7 @@ type turns time.Duration
 // next returns when a check that is due at from, now or later, may be sent. Those that wait are sent together.
 func (t turns) next(from time.Duration) time.Duration {
 	if next := time.Duration(t); next > from {
-		return next.Truncate(time.Second) + time.Second
+		return (next/time.Second + 1) * time.Second
 	}
 	return from
 }
