@@ -15,7 +15,7 @@ VERSION     := v0.1.0
 ROOT        := github.com/relock-go/relock
 
 # How many files of the engine may depend on each other in one cycle: lower it when there are fewer.
-LARGEST_CYCLE := 7
+LARGEST_CYCLE := 5
 
 # Both ends of what the root supports: the oldest Go that go.mod allows, and a go-redis that is newer than the one it asks for.
 OLDEST_GO   := go1.24.0

@@ -213,10 +213,10 @@ func isNil(v any) bool {
 // client. To let holders finish first, call [Client.Shutdown].
 //
 // Close waits for the goroutines of the Client. If Redis refuses connections, Close tries for up to 5s to roll back
-// requests. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with the timeouts
-// of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all earlier events, and
-// returns an error half a second later if one of them has not returned. At debug level it logs the locks that are held,
-// and their owners. Further calls of Close do nothing and return nil.
+// requests. It waits for up to 1s until the Logger and the Observer have received all earlier events. If Redis does not
+// answer, or one of these does not return, Close returns an error after 7s; the remaining requests end with the timeouts
+// of the Redis client. At debug level it logs the locks that are held, and their owners. Further calls of Close do
+// nothing and return nil.
 func (c *Client) Close() error {
 	if c == nil {
 		return nil

@@ -28,7 +28,7 @@ import (
 //
 // The lease is not renewed meanwhile. If no process attaches the hold, the lock expires when keep has passed. [MinHold]
 // and [MaxHold] still count from when the lock was acquired: the lock is kept for at least the rest of MinHold, and at
-// most the rest of MaxHold. The fencing token stays the same.
+// most the rest of MaxHold, counted from when Redis runs the request. The fencing token stays the same.
 //
 // The ticket is a text of at most 512 printable ASCII characters, without spaces. It works once, and it is a secret:
 // any process that has it can attach the hold, and so release the lock. The contexts of the hold are canceled with the
@@ -82,8 +82,8 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 // It is ErrInvalid for a ticket that is damaged or whose key does not fit, and ErrClosed after Shutdown and Close.
 // After any other error the ticket can be used again, until the time that was passed to Detach is over: if Redis has
 // already attached the hold, it is detached again, as soon as Redis can be reached. Another call of this Client waits
-// for that, and returns an error other than ErrNotHeld if it takes longer than 5 s. To another Client the ticket is
-// used until then: it gets ErrNotHeld.
+// for that, and returns an error other than ErrNotHeld if it takes longer than 5 s. To another Client, and to a call
+// that is under way meanwhile, the ticket is used until then: they get ErrNotHeld.
 //
 // The context of [Hold.Context] has the values of ctx. If ctx is canceled, Attach ends, but a hold that it has returned
 // does not.

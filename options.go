@@ -150,8 +150,8 @@ func WithHoldWarning(d time.Duration) Option {
 
 // WithWaitWarning logs a warning for each lock for which callers of this process have waited for longer than d, while
 // they wait: one line for each name, with the number of callers, how long the first of them has waited, and the current
-// holder. It is repeated when the longest wait has doubled since, or when the time for which callers have been waiting
-// for the lock without a break has doubled. The candidates of an [Election] are left out.
+// holder. It is repeated when as much time has passed as the longest wait has lasted then. The candidates of an
+// [Election] are left out.
 //
 // The holder is an owner of this process, or else Redis is asked for it, as [Client.Inspect] does, on a goroutine of
 // the Client; no caller waits for that. It is "unknown" if Redis does not permit the request, or if the lookups for all

@@ -19,7 +19,7 @@
 //   - A claim is what one call wants of a lock for its owner: the lock, a field, and a position in the local queue. A
 //     hold is what one owner has of one lock, from when its claim was granted until it has released the lock, or knows
 //     that it has lost it. Its hold count is the number of its successful Lock calls that have no Unlock yet.
-//   - A record is what the key of a lock in Redis has for a hold, and what this process knows about it: see record.go.
+//   - A record is what the key of a lock in Redis has for a hold, and what this process knows about it: see hold.go.
 //     (The interface Record is something else: it describes a lock whose holds have records.) A field identifies a
 //     record, as client:owner:number. An acquire operation uses a new field, unless it re-enters a hold, or takes over
 //     the field of a hand-off or of a place in the line. Holds of one process can share a record, or hand it off.

@@ -3,26 +3,25 @@ package engine
 // Attaching: how an owner of this process acquires a hold that was detached, perhaps by another process.
 //
 // Rules: an Attach is an acquire operation, whose attempts rename the detached field to that of the hold (detach.go). It
-// waits for no other owner. An Attach that gives up renames its field back, and where there are tombstones, this field
-// never acquires the lock again. That may be later than the time at which the detached hold would have expired: then
-// the lock is free a moment later, and an Attach in between is refused. As long as a field is being renamed back, the
-// next Attach of this process waits, because it would find no detached field. An attached hold is in no local queue,
-// and is not handed off.
+// waits for no other owner. An Attach that gives up renames its field back, and leaves a tombstone of it. That may be
+// later than the time at which the detached hold would have expired: then the lock is free a moment later, and an Attach
+// in between is refused. As long as a field is being renamed back, the next Attach of this process waits, because it
+// would find no detached field. An attached hold is in no local queue, and is not handed off.
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 // Attach makes o hold the detached hold d, whose lock is kind.
-func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d Detached) error {
+func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d ticket.Ticket) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
@@ -61,43 +60,54 @@ func (s *lockState) attachingHold(kind contract.Record, o Owner) *hold {
 // An attachBackend is the backend of one call of Attach.
 type attachBackend struct {
 	acquireOp
-	Detached
-	to     string // the field of the hold
-	waited bool   // see missing
-
-	refused bool // the hold was renamed, but the caller does not get it
-
-	orphans int           // number of tries whose answers HandleOrphan gets
-	handled atomic.Int64  // number of answers that it has handled
-	heard   chan struct{} // has a value if it has handled one since the last look; its capacity is 1
+	ticket.Ticket
+	to      string // the field of the hold
+	refused bool   // the hold was renamed, but the caller does not get it
 }
 
 // newAttachBackend begins an operation that makes h the detached hold d. The caller has the owner mutex of h.
-func newAttachBackend(op *waitOptions, h *hold, d Detached) *attachBackend {
-	a := &attachBackend{Detached: d, to: h.Field().ID, heard: make(chan struct{}, 1)}
+func newAttachBackend(op *waitOptions, h *hold, d ticket.Ticket) *attachBackend {
+	a := &attachBackend{Ticket: d, to: h.Field().ID}
 	ask := contract.Attempt{Field: a.to, Lease: h.lockState.engine.WatchdogTimeout, HoldCount: 1, Renewed: true}
 	a.begin(op, a, target{hold: h, Attempt: ask, tells: true})
 	return a
 }
 
-func (a *attachBackend) admit() error { return a.engine.putBacks.await(&a.waitOptions, a.ID) }
+// A return gives the lock back to the detached field of an Attach that has given up: internal/late knows for how long.
+var returns = late.Effect{Acquires: true}
+
+// admit waits while this process gives the lock back to the detached field; but not for long, because Redis may be
+// unreachable.
+func (a *attachBackend) admit() error {
+	for end := time.Now().Add(UnlockTime); a.isPutBack(); {
+		if err := a.Sleep(nil, nil, nil, putBackPause); err != nil {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return errPutBack
+		}
+	}
+	return nil
+}
+
+func (a *attachBackend) isPutBack() bool { return a.engine.late.MayAcquire(a.ID) }
 
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	t, e := &a.target, a.engine
-	before := e.putBacks.ended.Load()
 	t.Lease = e.WatchdogTimeout
 	rename := contract.Rename{From: a.ID, To: a.to, Lease: e.WatchdogTimeout, Until: a.MaxEnd, Ends: max(1, a.KeepEnd)}
 	request := send.Request{Call: t.hold.commands().Rename(rename), Acquiring: true, OnOrphan: a}
 	answer := e.sender.Do(&a.Wait, request, lastReply)
 	r, err := answer.Reply()
-	a.orphans += answer.Orphans
 	a.noteAnswer(&answer, false, err)
 	switch {
 	case err != nil:
 		return res, err
+	case r[0] != 1 && a.isPutBack(): // since the request was sent: the next one has to wait
+		return Answer{Outcome: contract.Outcome{Status: contract.Busy}, Sent: answer.Sent}, nil
 	case r[0] != 1:
-		return a.missing(answer.Sent, before)
+		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
 	}
 	t.Lease = send.FromMilliseconds(r[1])
 	t.cut = a.MaxEnd > 0 && t.Lease < e.WatchdogTimeout
@@ -119,26 +129,7 @@ func (a *attachBackend) limits(now int64, sent time.Time) *limitEnds {
 	return ends
 }
 
-// missing returns the error if the answer to a request, which was sent at sent, is that the detached field does not
-// have the lock. If another caller of this process has given up since the request was sent, the hold is being put back,
-// or was: more than before may have been. Then missing returns Busy instead, once: admit waits for that, and ask asks
-// again.
-func (a *attachBackend) missing(sent time.Time, before int64) (res Answer, err error) {
-	backs := &a.engine.putBacks
-	switch {
-	case !backs.isUnderWay(a.ID) && backs.ended.Load() == before: // in this order: see giveUp
-		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
-	case a.waited:
-		return res, errPutBack
-	}
-	a.waited = true
-	return Answer{Outcome: contract.Outcome{Status: contract.Busy}, Sent: sent}, nil
-}
-
-func (a *attachBackend) await(res Answer) (Answer, error) {
-	a.lastReply = time.Now()
-	return res, nil
-}
+func (a *attachBackend) await(res Answer) (Answer, error) { return res, nil }
 
 func (a *attachBackend) rollback(error) { a.giveUp() }
 
@@ -147,22 +138,12 @@ func (a *attachBackend) dismissLocked(res Answer) { a.refused = res.Status == co
 
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {
-	a.givenUp.Store(true)
-	e := a.engine
-	done := make(chan struct{})
-	before, others := e.putBacks.under.Swap(a.ID, done)
+	e, done := a.engine, make(chan struct{})
+	e.late.Left(a.ID, returns, 1, false)
 	e.workers.Spawn(func() {
 		defer close(done)
-		defer e.putBacks.under.CompareAndDelete(a.ID, done)
-		defer e.putBacks.ended.Add(1)
-		a.putBack(a.Ctx)
-		a.awaitOrphans()
-		if others {
-			select {
-			case <-before.(chan struct{}):
-			case <-e.closed:
-			}
-		}
+		defer e.late.Heard(a.ID, returns, true)
+		a.putBack()
 	})
 	select {
 	case <-done:
@@ -170,76 +151,31 @@ func (a *attachBackend) giveUp() {
 	}
 }
 
-// awaitOrphans waits until HandleOrphan has handled the answers to all tries, but not for those that do not come. A
-// request that renames the field back may overtake a try, and then finds nothing to rename: HandleOrphan sends another
-// one.
-func (a *attachBackend) awaitOrphans() {
-	atMost := time.NewTimer(send.ResendTime)
-	defer atMost.Stop()
-	for a.handled.Load() < int64(a.orphans) {
-		select {
-		case <-a.heard:
-		case <-a.engine.closed:
-			return
-		case <-atMost.C:
-			return
-		}
-	}
-}
-
 // putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for
 // as long as the field of the hold may have the lock, or get it from a request that runs late.
-func (a *attachBackend) putBack(ctx context.Context) {
-	e := a.engine
+func (a *attachBackend) putBack() {
+	e, ctx := a.engine, context.WithoutCancel(a.Ctx)
 	record := a.target.hold.commands()
 	back := func(mayRun bool) send.Call {
 		return record.Rename(contract.Rename{From: a.to, To: a.ID, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for e.repeat(ctx, record, a.to, a.place.Tries(), back) != nil && time.Now().Before(end) {
-		if e.Pause(context.WithoutCancel(ctx), clearPause) != nil {
+	for e.repeat(ctx, a.to, a.place.Tries(), back) != nil && time.Now().Before(end) {
+		if e.Pause(ctx, clearPause) != nil {
 			return // the engine is closed
 		}
 	}
 }
 
-// HandleOrphan handles the answer to a try that came too late for the caller.
-func (a *attachBackend) HandleOrphan(sent time.Time, value any, err error) {
-	defer func() {
-		a.handled.Add(1)
-		select {
-		case a.heard <- struct{}{}:
-		default:
-		}
-	}()
-	answer, e := send.Answer{Value: value, Err: err, Sent: sent}, a.engine
-	r, err := answer.Reply()
-	effect := late.Effect{Acquires: true, Lease: e.WatchdogTimeout}
-	e.late.Heard(a.to, effect, !send.MayRunLater(answer.Err))
-	if a.givenUp.Load() && (r[0] == 1 || send.MayHaveActed(err)) {
-		a.putBack(context.Background())
-	}
+// HandleOrphan notes the answer to a try that came too late for the caller. If the caller has given up, the try has run
+// before the lock was given back, or has found the tombstone of the field.
+func (a *attachBackend) HandleOrphan(_ time.Time, _ any, err error) {
+	effect := late.Effect{Acquires: true, Lease: a.engine.WatchdogTimeout}
+	a.engine.late.Heard(a.to, effect, !send.MayRunLater(err))
 }
 
-// errPutBack is returned by an Attach that finds no detached field while an earlier one may not have given it back yet.
+// putBackPause is the time between two looks of an Attach at whether the lock was given back.
+const putBackPause = 10 * time.Millisecond
+
+// errPutBack is returned by an Attach if an earlier one has not given the lock back in time.
 var errPutBack = errors.New("an earlier call with this ticket is still being undone: try again")
-
-// await waits until field has the lock again, if this process is giving it back; but not for long, because Redis may be
-// unreachable.
-func (p *putBacks) await(op *waitOptions, field string) error {
-	done, ok := p.under.Load(field)
-	if !ok {
-		return nil
-	}
-	atMost := time.NewTimer(UnlockTime)
-	defer atMost.Stop()
-	select {
-	case <-done.(chan struct{}):
-	case <-atMost.C:
-	case <-op.Closed:
-		return send.ErrClosed
-	case <-op.Ctx.Done():
-		return send.CtxError(op.Ctx)
-	}
-	return nil
-}

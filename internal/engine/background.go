@@ -1,6 +1,6 @@
 package engine
 
-// Background work: how the duties of lock states are carried out. duty.go says when.
+// Background work: how the duties of lock states are carried out. lockstate.go says when.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
-		d.clear.clear(1)
+		clearRecord(d.clear, 1)
 	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {

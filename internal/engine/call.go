@@ -65,7 +65,7 @@ func (e *Engine) tell(s *span, h *hold, err error) {
 	if err == nil {
 		e.noteStack(h)
 		if h.local() != nil {
-			h.loseIfDue() // Lose did not find it before it was acquired
+			h.expireIfDue() // Lose did not find it before it was acquired
 		}
 	}
 	returned = true
@@ -78,7 +78,7 @@ func (e *Engine) report(p *Report, lease time.Duration, s *span, h *hold, err er
 		return
 	}
 	p.tell = func() {
-		lost := h.noteTold()
+		lost := noteTold(h)
 		e.tell(s, h, nil)
 		if lost != nil {
 			lost.report()

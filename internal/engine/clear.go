@@ -8,19 +8,19 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// clear deletes the record, and keeps it until MinHold has passed before that. It retries for as long as the record may
+// clearRecord deletes the record, and keeps it until MinHold has passed before that. It retries for as long as the record may
 // exist: until its lease has expired, and while the owner holds the counterpart of the lock, whose renewals extend the
 // same lease.
-func (h *hold) clear(unknown int) {
+func clearRecord(h *hold, unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
-	defer h.beginClear()()
-	if h.keep(ctx) {
+	defer beginClear(h)()
+	if keepRecord(h, ctx) {
 		return
 	}
-	isOver := h.untilOver()
+	isOver := untilOver(h)
 	for e.rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
-		(!isOver() || h.keptByCounterpart()) {
+		(!isOver() || keptByCounterpart(h)) {
 		if e.Pause(ctx, clearPause) != nil {
 			break // the engine is closed: no lease is renewed any more
 		}

@@ -17,7 +17,7 @@ func (t *target) nameCounterpart() {
 		return
 	}
 	other := t.hold.lockState.find(t.hold.lock.Traits().Counterpart, t.hold.owner)
-	if other != nil && other.Field().ID != t.Counterpart && other.noteFieldSent() {
+	if other != nil && other.Field().ID != t.Counterpart && noteFieldSent(other) {
 		t.Counterpart = other.Field().ID
 	}
 }
@@ -26,7 +26,7 @@ func (t *target) nameCounterpart() {
 // or shared from now on. It returns false if the field must not be sent: h has ended or was lost, or shares its record
 // with a hold whose owner does not ask for the counterpart, and which blocks the attempt as well. The record of a hold
 // that was lost may still be there for a moment, and an attempt that passes it would make it last for longer.
-func (h *hold) noteFieldSent() bool {
+func noteFieldSent(h *hold) bool {
 	h.expireIfDue()
 	s := h.lockState
 	s.Lock()

@@ -27,9 +27,6 @@ import (
 	"github.com/relock-go/relock/internal/ticket"
 )
 
-// A Detached is what has to be known of a detached hold to attach it. Its Type and its Key are up to the caller.
-type Detached = ticket.Ticket
-
 // Detach ends the hold that o has on kind, which has a record, in this process, and keeps the lock in Redis for keep,
 // or for as long as the limits of the hold demand. ended reports whether the hold has ended, even if there is an
 // error.
@@ -38,7 +35,7 @@ func (e *Engine) Detach(
 	kind contract.Lock,
 	o Owner,
 	keep time.Duration,
-) (d Detached, ended bool, err error) {
+) (d ticket.Ticket, ended bool, err error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
@@ -71,7 +68,6 @@ type detaching struct {
 	lease  time.Duration // that the detached field gets
 	held   time.Duration // how long the hold was held
 	splits bool          // other holds need the field of the hold
-	beside bool          // the owner has lost the counterpart: its field may be there, and keep the lease of the record
 	undone atomic.Bool   // Redis has not confirmed the request
 }
 
@@ -91,7 +87,6 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 		return nil, send.Invalid("its owner also holds, or asks for, the other half of the read/write lock")
 	}
 	r, e := h.record, s.engine
-	x.beside = other != nil
 	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
 	x.held = h.age()
 	s.endSharingLocked(r)
@@ -106,7 +101,7 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 }
 
 // run cancels the guards of the hold, renames its field in Redis, and unlocks the owner mutex.
-func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d Detached, err error) {
+func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d ticket.Ticket, err error) {
 	h, e := x.hold, x.lockState.engine
 	confirmed := false
 	var answer send.Answer
@@ -138,17 +133,18 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 		return d, err
 	}
 	d = x.detached(r, answer.Sent)
-	x.shorten(op, &d)
 	e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: x.held, Detached: true})
 	confirmed = true // last: a goroutine that ends here returns no ticket
 	return d, nil
 }
 
 // detached describes the detached hold. Redis has answered r to a request that was sent at sent. Redis has run the
-// request between then and now, so the limits are converted to its clock with the time that keeps them.
-func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
+// request between then and now, so the limits are converted to its clock with the time that keeps them. If that was late,
+// the lease lasts so much longer than MaxHold.
+func (x *detaching) detached(r send.Reply, sent time.Time) ticket.Ticket {
 	w, now := x.lockState.engine.watchdog, r[2]
-	d := Detached{ID: x.to, Token: x.token, KeepEnd: now + r[1]}
+	l := x.lock.Traits()
+	d := ticket.Ticket{Type: l.Type, Key: l.ID.Name, ID: x.to, Token: x.token, KeepEnd: now + r[1]}
 	if limit := x.record.lease.Limit(); limit > 0 {
 		d.MaxEnd = now + int64((limit-w.Now())/time.Millisecond)
 	}
@@ -156,22 +152,6 @@ func (x *detaching) detached(r send.Reply, sent time.Time) Detached {
 		d.MinEnd = now + send.Milliseconds(rest)
 	}
 	return d
-}
-
-// shorten makes the lease of d end with MaxHold if it ends noticeably later: the request has asked for the rest of
-// MaxHold, and Redis may have run it late. It also makes the record of a writer end with that lease if the record has a
-// reader that its owner has lost: the request leaves the longer lease of a record with readers as it is.
-func (x *detaching) shorten(op *waitOptions, d *Detached) {
-	over := send.FromMilliseconds(d.KeepEnd - d.MaxEnd)
-	late := d.MaxEnd > 0 && over > outlivesBy
-	if !late && !x.beside {
-		return
-	}
-	rest := x.lockState.engine.watchdog.RestOf(&x.record.lease, x.lease)
-	_, _, err := x.lockState.engine.send(&op.Wait, x.commands().Renew(x.to, rest, true), time.Now())
-	if late && err == nil {
-		d.KeepEnd = d.MaxEnd
-	}
 }
 
 // end unlocks the owner mutex, and admits the next caller of the local queue, as after a hand-off to another process.
@@ -182,7 +162,7 @@ func (x *detaching) end() {
 	defer s.Unlock()
 	if x.splits && h.Field().Leave() {
 		if h.record.ended { // lost meanwhile
-			h.deleteIfLeftLocked()
+			deleteIfLeftLocked(h)
 		} else {
 			h.record.endLocked()
 			s.oweLocked(duty{clear: h})
@@ -199,7 +179,7 @@ func (x *detaching) end() {
 func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
 
 // left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
-// hold.isLast.
+// isLast.
 func (x *detaching) left(orphans int, lost bool) {
 	for _, field := range []string{x.Field().ID, x.to} {
 		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
@@ -212,7 +192,7 @@ func (x *detaching) left(orphans int, lost bool) {
 func (x *detaching) undo() {
 	unknown := 1
 	if !x.splits {
-		x.clear(0)
+		clearRecord(x.hold, 0)
 		unknown = 0
 	}
 	x.release(unknown)
@@ -234,7 +214,7 @@ func (x *detaching) release(unknown int) {
 	to := &hold{claim: claim{lockState: h.lockState, lock: h.lock, owner: h.owner}, keepUntil: h.keepUntil}
 	to.fieldRoom.ID = x.to
 	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
-	to.record = to.newRecord(0)
-	to.mayLast(x.lease, send.ErrSilent)
-	to.clear(unknown)
+	to.record = newRecord(to, 0)
+	mayLast(to, x.lease, send.ErrSilent)
+	clearRecord(to, unknown)
 }

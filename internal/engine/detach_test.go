@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/ticket"
 )
 
 // detached locks x, and detaches the hold.
-func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detached, error) {
+func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (ticket.Ticket, error) {
 	e.t.Helper()
 	e.lock(1)
 	d, ended, err := e.Detach(ctx, newFakeLock(e.redis, "x"), 1, keep)
@@ -29,14 +29,14 @@ func (e *bubbleEngine) detached(ctx context.Context, keep time.Duration) (Detach
 }
 
 // mustDetach is detached, which Redis confirms.
-func (e *bubbleEngine) mustDetach(keep time.Duration) Detached {
+func (e *bubbleEngine) mustDetach(keep time.Duration) ticket.Ticket {
 	e.t.Helper()
 	d, err := e.detached(ctx, keep)
 	require.NoError(e.t, err)
 	return d
 }
 
-func (e *bubbleEngine) attach(ctx context.Context, o Owner, d Detached) error {
+func (e *bubbleEngine) attach(ctx context.Context, o Owner, d ticket.Ticket) error {
 	return e.Attach(ctx, newFakeLock(e.redis, "x"), o, d)
 }
 
@@ -127,40 +127,6 @@ func TestAttachThatRunsAfterAnOutageIsPutBack(t *testing.T) {
 	})
 }
 
-// While one of several calls of Attach that have given up is still being rolled back, the hold is being put back,
-// whichever of them is the last.
-func TestHoldIsBeingPutBackUntilTheLastAttachIsRolledBack(t *testing.T) {
-	for name, orphans := range map[string][2]int{"the first is the last": {1, 0}, "the second is the last": {1, 1}} {
-		synctest.Test(t, func(t *testing.T) {
-			e := newBubbleEngine(t)
-			d := e.mustDetach(time.Hour)
-			s := e.retain("x")
-			defer s.release()
-			began := time.Now()
-			for i, pause := range []time.Duration{0, send.ResendTime / 2} {
-				time.Sleep(pause)
-				h, op := s.attachingHold(newFakeLock(e.redis, "x"), Owner(2+i)), waitOptions{}
-				op.Ctx = ctx
-				a := newAttachBackend(&op, h, d)
-				a.orphans = orphans[i] // an answer that does not come: it is awaited for send.ResendTime
-				a.giveUp()
-				h.unlockHold()
-				assert.True(t, e.putBacks.isUnderWay(d.ID), name)
-			}
-			last := send.ResendTime
-			if orphans[1] > 0 {
-				last = time.Since(began) + send.ResendTime - send.MinWait
-			}
-			time.Sleep(last - time.Since(began) - time.Millisecond)
-			synctest.Wait()
-			assert.True(t, e.putBacks.isUnderWay(d.ID), "%s: just before it is rolled back", name)
-			time.Sleep(2 * time.Millisecond)
-			synctest.Wait()
-			assert.False(t, e.putBacks.isUnderWay(d.ID), "%s: after it was rolled back", name)
-		})
-	}
-}
-
 // An Attach that is refused while an earlier try of it is under way puts back what that try renames: the detached hold
 // may be there again by then.
 func TestAttachThatIsRefusedPutsBackWhatALateTryRenames(t *testing.T) {
@@ -229,19 +195,15 @@ func TestAttachWhoseGoroutineEndsPutsTheHoldBack(t *testing.T) {
 	})
 }
 
-// A Detach whose goroutine a hook ends returns no ticket, also if the request is the one that ends the lease with
-// MaxHold: the lock is released.
+// A Detach whose goroutine a hook ends returns no ticket: the lock is released.
 func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &exitingTransport{Redis: fakeredis.New()}
 		e := joinSending(t, r.Redis, "client", fakeredis.Prompt(r))
-		l := newLimitedLock(e.redis, contract.Limits{Max: time.Hour})
+		l := newFakeLock(e.redis, "x")
 		e.take(l, 1)
 		e.fail(func(verb string) fakeredis.Fault {
-			if verb == "rename" {
-				return fakeredis.Fault{Late: 400 * time.Millisecond}
-			}
-			r.exits.Store(verb == "renew")
+			r.exits.Store(verb == "rename")
 			return fakeredis.Fault{}
 		})
 		go func() {
@@ -249,7 +211,7 @@ func TestDetachWhoseGoroutineEndsReleases(t *testing.T) {
 			assert.Fail(t, "the goroutine has not ended")
 		}()
 		time.Sleep(5 * time.Second)
-		assert.Positive(t, e.redis.Count("renew"), "requests that end the lease with MaxHold")
+		assert.Positive(t, e.redis.Count("rename"))
 		e.assertFree()
 	})
 }
@@ -275,19 +237,17 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 	}
 }
 
-// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it
-// and asks once more, and no longer.
-func TestAttachWaitsOnceForAHoldThatIsPutBack(t *testing.T) {
+// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it,
+// and no longer than an Unlock.
+func TestAttachWaitsForAHoldThatIsPutBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.mustDetach(time.Hour)
 		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
-		e.putBacks.under.Store(d.ID, make(chan struct{}))
-		before, began := e.redis.Count("rename"), time.Now()
-		ctx, cancel := context.WithTimeout(ctx, 10*UnlockTime)
-		defer cancel()
+		e.late.Left(d.ID, returns, 1, false)
+		began := time.Now()
 		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
-		assert.Equal(t, 2, e.redis.Count("rename")-before, "requests")
-		assert.Equal(t, 2*UnlockTime, time.Since(began))
+		assert.Equal(t, UnlockTime, time.Since(began))
+		e.late.Heard(d.ID, returns, true)
 		e.deleteRecord()
 	})
 }
@@ -322,22 +282,5 @@ func TestHoldCanBeUsedWhenAcquiredIsReported(t *testing.T) {
 		d := giving.mustDetach(time.Hour)
 		require.NoError(t, e.attach(ctx, 2, d))
 		assert.Empty(t, r.Holder("x"))
-	})
-}
-
-// An Attach asks while the hold is that of another one, which then gives up. When the answer comes, the hold was put
-// back: the ticket is not used.
-func TestAttachAsksAgainAfterTheHoldWasPutBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		d := e.mustDetach(time.Hour)
-		e.renames(fakeredis.Fault{Answer: 200 * time.Millisecond}, fakeredis.Fault{Answer: 400 * time.Millisecond})
-		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		go func() { assert.Error(t, e.attach(ctx, 2, d)) }()
-		synctest.Wait()
-		require.NotEqual(t, d.ID, e.redis.Holder("x"), "the first request has run")
-		require.NoError(t, e.attach(context.Background(), 3, d))
-		e.unlock(3)
 	})
 }

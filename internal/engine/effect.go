@@ -19,7 +19,7 @@ package engine
 // An effect may call code of the user, which may panic, or end the goroutine. Then there is no next step, and the call
 // gives up what it has in the lock state.
 //
-// What need not be done before the next step is a duty (duty.go), and what follows from a loss is an ending (loss.go).
+// What need not be done before the next step is a duty (lockstate.go), and what follows from a loss is an ending (loss.go).
 
 import (
 	"time"

@@ -3,12 +3,12 @@
 // package contract first.
 //
 // An engine acquires locks (acquire.go) and releases them (release.go). It keeps the state of each lock that this
-// process uses (lockstate.go, hold.go, record.go). It hands a lock off to the next goroutine of the process
+// process uses (lockstate.go, hold.go). It hands a lock off to the next goroutine of the process
 // (handoff.go, sharing.go). In the line, which is the wait queue of a lock in Redis, it waits until the turn of the
 // process comes (line.go). Package relock has what users see, and what is particular to Redis and to Redisson.
 //
-// The files are in layers. The state of a lock name is at the bottom: lockstate.go, hold.go, record.go, queue.go and
-// duty.go know each other, and this file. No other files do: each one is understood with those below it.
+// The files are in layers. The state of a lock name is at the bottom: lockstate.go, claim.go, hold.go and queue.go
+// know each other, and this file. No other files do: each one is understood with those below it.
 //
 // Rules: a request may run more than once, and late. Every script sets a state instead of adding to one, and names the
 // field of its acquire operation. So the sender repeats a request without an answer unchanged. Only a forced release is
@@ -51,14 +51,13 @@ type Engine struct {
 
 	draining drain
 	table    stateTable
-	expired  expiredRing
+	expired  chan *hold // the latest lost holds with explicit leases: see rememberExpired
 	losses   lossLines
 	hints    *hints.Channel
 	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late     late.Requests
 	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
-	putBacks putBacks
-	kept     keptFields
+	kept     *keptFields
 	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
 
 	rtt    handoff.RoundTrip

@@ -37,29 +37,29 @@ func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length
 		return err
 	}
 	defer h.unlockHold()
-	if length, err = h.mayExtend(length, cuts); err != nil {
+	if length, err = mayExtend(h, length, cuts); err != nil {
 		return err
 	}
-	sent, err := h.extend(&op.Wait, length)
+	sent, err := extendHold(h, &op.Wait, length)
 	whole := lease.Validity(length)
 	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = h.extend(&op.Wait, length) // the answer came late: after another request more of the lease is left
+		sent, err = extendHold(h, &op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
 	h.loseIfUnwatched()
-	if loss := h.lossOf(); loss != nil {
+	if loss := lossOf(h); loss != nil {
 		err = send.WithLast(loss, err)
 	}
 	if err == nil {
-		err = h.extended(sent, length)
+		err = noteExtended(h, sent, length)
 	}
 	return err
 }
 
-// extend makes the lease last for length, counted from sent, and waits for the answer. A hold that is found to be gone
+// extendHold makes the lease last for length, counted from sent, and waits for the answer. A hold that is found to be gone
 // ends as lost. The caller has the owner mutex.
-func (h *hold) extend(wait *send.Wait, length time.Duration) (sent time.Time, err error) {
-	answer := h.renew(wait, length, toExtend, time.Time{})
+func extendHold(h *hold, wait *send.Wait, length time.Duration) (sent time.Time, err error) {
+	answer := setLease(h, wait, length, toExtend, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case h.wasReplaced(err):
@@ -72,7 +72,7 @@ func (h *hold) extend(wait *send.Wait, length time.Duration) (sent time.Time, er
 }
 
 // mayExtend returns the lease that Extend may ask for: length, or a shorter one if cuts is set.
-func (h *hold) mayExtend(length time.Duration, cuts bool) (rest time.Duration, err error) {
+func mayExtend(h *hold, length time.Duration, cuts bool) (rest time.Duration, err error) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if err = h.heldLocked(); err != nil {
@@ -88,13 +88,13 @@ func (h *hold) mayExtend(length time.Duration, cuts bool) (rest time.Duration, e
 	return rest, err
 }
 
-// extended notes that Redis has confirmed the request for a lease of length that was sent at sent.
-func (h *hold) extended(sent time.Time, length time.Duration) error {
+// noteExtended notes that Redis has confirmed the request for a lease of length that was sent at sent.
+func noteExtended(h *hold, sent time.Time, length time.Duration) error {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	err := h.heldLocked()
 	if err == nil && !h.lockState.engine.watchdog.Extend(&h.record.lease, sent, length, false) {
-		err = LossError(cmp.Or(h.whyUnwatched(), send.ErrClosed)) // nil: since then, Close was called
+		err = LossError(cmp.Or(whyUnwatched(h), send.ErrClosed)) // nil: since then, Close was called
 	}
 	return err
 }
@@ -108,25 +108,25 @@ const (
 	toLimit                 // the same, and for no longer: only this request may also shorten the lease
 )
 
-// renew sends a request that sets the lease of the record to length.
-func (h *hold) renew(
+// setLease sends a request that sets the lease of the record to length.
+func setLease(h *hold,
 	wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
 ) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
-	defer func() { h.extendedBy(&answer, length) }()
+	defer func() { noteLease(h, &answer, length) }()
 	call := h.commands().Renew(h.Field().ID, length, why == toLimit)
 	return h.lockState.engine.sender.Do(wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
 
-// extendedBy notes what a request that sets the lease of the record to length has done, and may still do. No handler
+// noteLease notes what a request that sets the lease of the record to length has done, and may still do. No handler
 // gets the outcomes of its other tries, so they count as lost.
-func (h *hold) extendedBy(answer *send.Answer, length time.Duration) {
+func noteLease(h *hold, answer *send.Answer, length time.Duration) {
 	outcome := answer.Err
 	if lost := answer.Lost > 0 || answer.Orphans > 0 || answer.Unknown > 0 || answer.Abandoned; lost {
 		h.lockState.engine.late.Left(h.Field().ID, late.Effect{Lease: length}, 0, true)
 		outcome = send.ErrSilent
 	}
-	h.mayLast(length, outcome)
+	mayLast(h, length, outcome)
 }
 
 // ValidUntil returns the time until which the hold of o on kind is valid if it has an explicit lease, but no later than
@@ -150,7 +150,7 @@ func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
-	h := s.holds.get(holdKey{kind.Traits().ID.Half, o}).unlessGone()
+	h := unlessGone(s.holds.get(holdKey{kind.Traits().ID.Half, o}))
 	if h != nil && h.Count() == 1 && len(h.record.holds) == 1 {
 		e.watchdog.Shorten(&h.record.lease, end)
 	}

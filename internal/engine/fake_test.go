@@ -57,7 +57,7 @@ func (l *fakeLock) ReadReply(_ contract.Attempt, r send.Reply) (contract.Outcome
 }
 
 func (l *fakeLock) Rename(r contract.Rename) send.Call {
-	return l.call("rename", r.From, r.To, r.Lease, r.Until, r.Ends)
+	return l.call("rename", r.From, r.To, r.Lease, r.Until, r.Ends, r.Late)
 }
 
 func (l *fakeLock) Release(r contract.Release) send.Call {

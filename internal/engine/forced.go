@@ -135,7 +135,7 @@ func (e *Engine) endEvicted(all []*record) {
 				gone = append(gone, r)
 			}
 		}
-		each.Do(gone, func(r *record) { reportLater(r.lose(errForced, nil)) })
+		each.Do(gone, func(r *record) { carryOut(r.end(errForced, nil)) })
 	}
 }
 
@@ -143,7 +143,7 @@ func (e *Engine) endEvicted(all []*record) {
 func (e *Engine) newHints() *hints.Channel {
 	return hints.New(hints.Config{
 		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds, Sweep: e.checkAll,
-		Life: e.life, Join: e.pubsub.Join, Spawn: e.workers.Spawn, Later: e.reporter.Later, Log: e.Log,
+		Join: e.pubsub.Join, Spawn: e.workers.Spawn, Later: e.reporter.Later, Log: e.Log,
 	})
 }
 

@@ -30,8 +30,8 @@ type guardedHold hold
 // Lost returns why the hold was lost, or nil. It looks at the clock.
 func (g *guardedHold) Lost() error {
 	h := (*hold)(g)
-	h.loseIfDue()
-	if loss := h.lossOf(); loss != nil {
+	h.expireIfDue()
+	if loss := lossOf(h); loss != nil {
 		return h.withName(loss)
 	}
 	return nil

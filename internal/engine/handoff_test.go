@@ -427,7 +427,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
 		before.queue = before.lockState.findQueueLocked(before.half())
-		before.openLocked()
+		openLocked(before)
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
 		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {
@@ -714,7 +714,7 @@ func TestLossBeforeAReportIsTold(t *testing.T) {
 		e.take(newFakeLock(e.redis, "x"), 1, Request{Wait: forever, Report: &report})
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 		e.deleteRecord()
-		h.loseUnasked(errGone)
+		h.lose(errGone)
 		synctest.Wait()
 		assert.Zero(t, n, "events")
 		report.Tell()

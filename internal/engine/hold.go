@@ -11,17 +11,26 @@ package engine
 // The goroutines of one owner use a hold one at a time, with its owner mutex, which is a queue that a waiting goroutine
 // can leave. Without the owner mutex a hold may only end: it is lost, or given up before its caller has run
 // (discardHandoffLocked), or an Unlock has waited for the owner mutex in vain (lowerUnconfirmed). Then its record
-// is not handed off, and a goroutine that has a request under way finds out afterwards: see lossLocked and
+// is not handed off, and a goroutine that has a request under way finds out afterwards: see loseLocked and
 // dismissLocked.
+//
+// Records are what the key of a lock has for a hold, and what this process knows of it. The word means one of three things.
+// In Redis, the record of a hold is a field, and a lease. In this process, the struct record is what the engine knows of
+// one such record. In the contract with the lock types (package contract), the interface Record is a lock that has
+// records in Redis, as data.
+//
+// A record belongs to one hold, or to several holds of this process that share it. It is one field in Redis,
+// from the attempt that was granted until the release. The field is released once, when the last hold has left the
+// record. If the lease of the record expires, all its holds end.
 
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -39,7 +48,6 @@ type holdKey struct {
 // A hold is what one owner has of one lock, together with the claim that it began as.
 type hold struct {
 	claim
-	next *hold // the next hold of the same owner in the holds of its lock state; or nil
 
 	// guarded by lockState.mu
 	tenancy.Hold                            // its state, hold count and field; see transitions.go
@@ -76,7 +84,7 @@ func (h *hold) heldLocked() error {
 }
 
 // lossOf returns why the hold was lost, or nil.
-func (h *hold) lossOf() error {
+func lossOf(h *hold) error {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.loss
@@ -99,33 +107,18 @@ func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
 }
 
-// An expiredRing remembers the latest lost holds with explicit leases, whose owners perhaps never unlock them.
-type expiredRing struct {
-	mu    sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	holds []*hold
-	next  int
-}
-
-// remember adds h to the ring. If the ring is full, it forgets the oldest hold.
-func (r *expiredRing) remember(h *hold) {
-	if oldest := r.replace(h); oldest != nil {
-		oldest.lockState.Lock()
-		defer oldest.lockState.Unlock()
-		oldest.lockState.forgetLocked(oldest)
+// rememberExpired remembers h, which was lost, and whose owner perhaps never unlocks it. It forgets the oldest one for that
+// if there are too many.
+func (e *Engine) rememberExpired(h *hold) {
+	for {
+		select {
+		case e.expired <- h:
+			return
+		default:
+			oldest := <-e.expired
+			oldest.lockState.forget(oldest)
+		}
 	}
-}
-
-// replace adds h to the ring, and returns the hold that it replaces, or nil.
-func (r *expiredRing) replace(h *hold) (oldest *hold) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.holds) < expiredKept {
-		r.holds = append(r.holds, h)
-		return nil
-	}
-	oldest, r.holds[r.next] = r.holds[r.next], h
-	r.next = (r.next + 1) % expiredKept
-	return oldest
 }
 
 // waitsForRedis notes that the call that has the owner mutex waits, since then, until it unlocks that, because another
@@ -155,9 +148,94 @@ func (h *hold) startRenewal() {
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
 // watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
 // deleted.
-func (h *hold) checkIfForcedLocked(sent time.Duration) {
+func checkIfForcedLocked(h *hold, sent time.Duration) {
 	s := h.lockState
 	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
 		e.watchdog.Check(&h.record.lease)
 	}
+}
+
+// A record is what this process knows of the record that one or more of its holds have in Redis.
+type record struct {
+	first *hold // the hold whose attempt was granted: its lock state and lock are those of the record
+	// answeredAt is when the answer that granted the record came, on the clock of the watchdog. Newcomers may share the
+	// record for a time that is counted from then; validity is counted from before the request.
+	answeredAt time.Duration
+	lease      lease.Lease
+
+	// guarded by lockState.mu of first
+	holds  []*hold     // those that have the record now
+	room   [1]*hold    // memory for holds
+	tokens *tokenBlock // for the holds that the record is handed off to; or nil
+	ended  bool        // see endLocked
+}
+
+// newRecord returns the record of h, which was granted by an answer that came at answeredAt.
+func newRecord(h *hold, answeredAt time.Duration) *record {
+	r := &h.own
+	r.first, r.answeredAt, r.holds = h, answeredAt, r.room[:0]
+	r.lease.Holder = r
+	return r
+}
+
+// leaveRecordLocked removes h, which has just ended or was lost, from its record, and reports whether its field has no
+// users any more. That no other hold has the record is a condition of its own, so that it is right even if the users
+// were miscounted: see tenancy.Strict.
+func (h *hold) leaveRecordLocked() bool {
+	r := h.record
+	last := len(r.holds) - 1
+	r.holds[h.index] = r.holds[last]
+	r.holds[h.index].index = h.index
+	r.holds[last] = nil
+	r.holds = r.holds[:last]
+	return len(r.holds) == 0 && !h.Field().InUse()
+}
+
+// endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,
+// whether it was released, left to a hold that adopts its field, or lost.
+func (r *record) endLocked() {
+	r.ended, r.tokens = true, nil
+	r.first.lockState.endSharingLocked(r)
+	r.first.lockState.engine.watchdog.Remove(&r.lease)
+}
+
+// holdsNow returns the holds that have the record now.
+func (r *record) holdsNow() []*hold {
+	r.first.lockState.Lock()
+	defer r.first.lockState.Unlock()
+	return append([]*hold(nil), r.holds...)
+}
+
+// isKeptLocked reports whether further holds may use r: it has not ended, and enough of its validity is left.
+func (r *record) isKeptLocked(now time.Duration) bool {
+	e := r.first.lockState.engine
+	whole := lease.Validity(e.WatchdogTimeout)
+	if e.watchdog.Renews(&r.lease) { // a grant of the line may have a shorter lease until its first renewal
+		whole = r.lease.WholeValidity()
+	}
+	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
+}
+
+// endSharingLocked makes newcomers share r no longer.
+func (s *lockState) endSharingLocked(r *record) {
+	if r.first.lock.Traits().Admission != contract.Shared {
+		return
+	}
+	if q := s.findQueueLocked(r.first.lock.Traits().ID.Half); q != nil && q.shared == r {
+		q.shared = nil
+		s.dropQueueLocked(q)
+	}
+}
+
+// tokenForLocked returns the token of the next hold, whose lock is to be handed r. If ok is false, the hold needs a
+// token that only Redis can draw.
+func (r *record) tokenForLocked(next contract.Lock) (token int64, ok bool) {
+	switch {
+	case !next.Traits().Fenced:
+		return 0, true
+	case next.Traits().DrawsSingly:
+		return 0, false
+	}
+	token = r.tokens.take()
+	return token, token != 0
 }

@@ -9,13 +9,6 @@ package engine
 // after the hold is in lateness_minhold_test.go and lateness_deleted_test.go.
 
 import (
-	"testing"
-	"time"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 )
 
@@ -32,22 +25,5 @@ func runsLate(r *fakeredis.Redis, verb string, n int, f fakeredis.Fault) {
 			}
 			return none
 		}
-	})
-}
-
-// A Detach asks for the rest of MaxHold, and runs late: the detached hold does not outlive MaxHold.
-func TestDetachedHoldEndsAtMaxHoldAfterASlowDetach(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		const most = 10 * time.Second
-		l, end := newLimitedLock(e.redis, contract.Limits{Max: most}), time.Now().Add(most)
-		e.take(l, 1)
-		time.Sleep(6 * time.Second)
-		runsLate(e.redis, "rename", 1, fakeredis.Fault{Late: 900 * time.Millisecond})
-		d, _, err := e.Detach(ctx, l, 1, time.Hour)
-		require.NoError(t, err)
-		assert.Equal(t, d.ID, e.redis.Holder("x"))
-		assert.LessOrEqual(t, d.KeepEnd, end.UnixMilli())
-		time.Sleep(time.Until(end.Add(10 * time.Millisecond)))
-		e.assertFree("the record after MaxHold")
 	})
 }

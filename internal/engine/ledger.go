@@ -35,7 +35,7 @@ func (h *hold) has(field string) bool { return h.Field() != nil && h.Field().ID 
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 // If the field has ended while the request was under way, and no other goroutine deletes it, it is deleted.
-func (h *hold) mayLast(length time.Duration, err error) {
+func mayLast(h *hold, length time.Duration, err error) {
 	length = bounded(length)
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
 	switch {
@@ -52,22 +52,22 @@ func (h *hold) mayLast(length time.Duration, err error) {
 // mayLastLocked notes that the field of h may last for length from now, which is bounded.
 func (h *hold) mayLastLocked(length time.Duration) {
 	h.Field().MayLast(h.lockState.engine.watchdog.Now() + length)
-	h.deleteIfLeftLocked() // who has called Unwant did not know of the request
+	deleteIfLeftLocked(h) // who has called Unwant did not know of the request
 }
 
 // deleteIfLeftLocked has the field of h deleted if it has no users any more, and may be left in Redis.
-func (h *hold) deleteIfLeftLocked() {
+func deleteIfLeftLocked(h *hold) {
 	if !h.Field().IsLeft() {
 		return
 	}
-	if h = h.lastLocked(); h != nil && h.mayOutliveLocked() {
+	if h = lastHoldLocked(h); h != nil && mayOutliveLocked(h) {
 		h.lockState.oweLocked(duty{clear: h})
 	}
 }
 
-// lastLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
+// lastHoldLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
 // may be another one than h, whose caller has left its place in the line, or its record. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
-func (h *hold) lastLocked() *hold {
+func lastHoldLocked(h *hold) *hold {
 	for other := range h.lockState.holds.all() {
 		if other.Field() == h.Field() && other.record != nil {
 			return other
@@ -80,7 +80,7 @@ func (h *hold) lastLocked() *hold {
 }
 
 // beginClear notes that a goroutine deletes the field of h until it calls end.
-func (h *hold) beginClear() (end func()) {
+func beginClear(h *hold) (end func()) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	h.Field().BeginClear()
@@ -107,16 +107,9 @@ func (h *hold) reachLocked() tenancy.Reach {
 	return r
 }
 
-// reach is reachLocked for callers without the mutex.
-func (h *hold) reach() tenancy.Reach {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return h.reachLocked()
-}
-
 // recordEnd returns when the lease of the record of h has expired in Redis at the latest, even if all requests that may
 // still run set their leases.
-func (h *hold) recordEnd() time.Time {
+func recordEnd(h *hold) time.Time {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if h.record == nil {
@@ -131,10 +124,10 @@ func (h *hold) recordEnd() time.Time {
 
 // untilOver returns a function that reports whether the lease of the record of h has expired in Redis for certain. It
 // follows the requests that set leases meanwhile, and remembers what requests may do that internal/late then forgets.
-func (h *hold) untilOver() (isOver func() bool) {
-	end := h.recordEnd()
+func untilOver(h *hold) (isOver func() bool) {
+	end := recordEnd(h)
 	return func() bool {
-		if later := h.recordEnd(); later.After(end) { // the present time at the earliest
+		if later := recordEnd(h); later.After(end) { // the present time at the earliest
 			end = later
 		}
 		return !time.Now().Before(end)
@@ -149,7 +142,7 @@ const outlivesBy = 250 * time.Millisecond
 // in Redis than this process relies on it. Then it has to be deleted, because it would block others. A write lock has the
 // lease of its key, which lasts as long as that of a read lock that its owner has acquired beside it, and has perhaps
 // released since.
-func (h *hold) mayOutliveLocked() bool {
+func mayOutliveLocked(h *hold) bool {
 	w, l := h.lockState.engine.watchdog, &h.record.lease
 	return h.fieldSent || h.reachLocked().Outlives(w.At(w.End(l))+lease.Drift(l.WholeValidity())+outlivesBy)
 }

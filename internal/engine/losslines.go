@@ -12,28 +12,22 @@ import (
 
 // lossLines counts the losses for the log, and decides which of them it gets.
 type lossLines struct {
-	mu       sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	lines    report.LineLimit
-	counting bool // a goroutine runs countLosses, or did until Close
+	mu    sync.Mutex // guards lines; no other mutex is locked while it is held
+	lines report.LineLimit
 }
 
 // next counts a loss at now, on the clock of the watchdog, and reports whether the log gets it. first reports whether it
-// is the first one that is left out since the last report of countLosses.
+// is the first one that is left out since the last call of omitted.
 func (l *lossLines) next(now time.Duration) (allowed, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lines.Allows(now, true) {
-		return true, false
-	}
-	first, l.counting = !l.counting, true
-	return false, first
+	allowed = l.lines.Allows(now, true)
+	return allowed, !allowed && l.lines.Left == 1
 }
 
 // omitted returns how many losses were left out since the last call.
-func (l *lossLines) omitted(now time.Duration, closed bool) (n int) {
+func (l *lossLines) omitted(now time.Duration) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n = l.lines.Omitted(now) // next has kept a line for it
-	l.counting = n > 0 || closed
-	return n
+	return l.lines.Omitted(now) // next has kept a line for it
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // restOfMinHold returns how much of MinHold is left. It does not apply to a hold that no call has told.
-func (h *hold) restOfMinHold() time.Duration {
+func restOfMinHold(h *hold) time.Duration {
 	if h.lock.Traits().Limits.MinHold == 0 {
 		return 0
 	}
@@ -27,19 +27,17 @@ func (h *hold) restOfMinHold() time.Duration {
 
 // beginMinHold returns how much of MinHold is left. If it is not over, the record is kept from now on, also if a late answer
 // or a late grant would roll it back.
-func (h *hold) beginMinHold() time.Duration {
-	rest := h.restOfMinHold()
+func beginMinHold(h *hold) time.Duration {
+	rest := restOfMinHold(h)
 	if rest > 0 {
-		e := h.lockState.engine
-		now := e.watchdog.Now()
-		e.kept.add(h.Field().ID, now, now+rest)
+		h.lockState.engine.kept.add(h.Field().ID, rest)
 	}
 	return rest
 }
 
 // isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
 // are in the same key in Redis, and so have one lease.
-func (h *hold) isAlone() bool {
+func isAlone(h *hold) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return !h.fieldSent && h.counterpartLocked() == nil
@@ -49,33 +47,38 @@ func (h *hold) isAlone() bool {
 // time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
 // own answer comes first. And Redis has not run the request late, when less than rest was left.
-func (h *hold) askToKeep(wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	began, before, why := time.Now(), h.isLast(), toKeep
-	if h.isAlone() {
+func askToKeep(h *hold, wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
+	began, before, why := time.Now(), isLast(h), toKeep
+	if isAlone(h) {
 		why = toLimit
 	}
-	answer = h.renew(wait, rest, why, lastReply)
-	return answer, before && h.isLast() && time.Since(began) <= outlivesBy
+	answer = setLease(h, wait, rest, why, lastReply)
+	return answer, before && isLast(h) && time.Since(began) <= outlivesBy
 }
 
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
 // field.
-func (h *hold) isLast() bool {
-	return h.isAlone() && h.reach().IsSettled()
+func isLast(h *hold) bool {
+	if !isAlone(h) {
+		return false
+	}
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	return h.reachLocked().IsSettled()
 }
 
-// keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
+// keepRecord makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
 // and false if the caller has to delete it now.
-func (h *hold) keep(ctx context.Context) bool {
-	rest := h.beginMinHold()
+func keepRecord(h *hold, ctx context.Context) bool {
+	rest := beginMinHold(h)
 	if rest <= 0 {
 		return false
 	}
 	h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e, isOver := h.lockState.engine, h.untilOver()
-	for ; rest > 0; rest = h.restOfMinHold() {
+	e, isOver := h.lockState.engine, untilOver(h)
+	for ; rest > 0; rest = restOfMinHold(h) {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		answer, expires := h.askToKeep(&wait, rest, time.Time{})
+		answer, expires := askToKeep(h, &wait, rest, time.Time{})
 		r, err := answer.Reply()
 		pause := min(rest, clearPause)
 		switch {
@@ -83,9 +86,9 @@ func (h *hold) keep(ctx context.Context) bool {
 			return !e.late.MayAcquire(h.Field().ID)
 		case err == nil && expires:
 			return true
-		case err == nil && !h.isAlone():
+		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && isOver() && !h.keptByCounterpart():
+		case err != nil && isOver() && !keptByCounterpart(h):
 			return true
 		}
 		if e.Pause(ctx, pause) != nil {
@@ -97,7 +100,7 @@ func (h *hold) keep(ctx context.Context) bool {
 
 // keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
 // Redis.
-func (h *hold) keptByCounterpart() bool {
+func keptByCounterpart(h *hold) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	other := h.counterpartLocked()

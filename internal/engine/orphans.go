@@ -81,7 +81,7 @@ func (h *hold) needsNow(field string, granted bool) (needed bool, released *hold
 	switch e := s.engine; {
 	case !h.has(field): // the caller makes its attempts with another field by now
 		return false, nil
-	case s.isNeededLocked(field, granted), e.kept.has(field, e.watchdog.Now()):
+	case s.isNeededLocked(field, granted), e.kept.has(field):
 		return true, nil
 	}
 	return false, s.releasedLocked(field)

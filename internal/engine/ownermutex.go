@@ -118,7 +118,7 @@ func (s *lockState) lockHoldLocked(op *waitOptions, c *ownerCall) (todo *effect,
 				return todo, err
 			}
 		}
-		if !c.looked && c.enters.mayHaveExpiredLocked() {
+		if !c.looked && mayHaveExpiredLocked(c.enters) {
 			return &effect{look: c.enters}, nil
 		}
 		h := c.enters
@@ -146,7 +146,7 @@ func (s *lockState) holdForLocked(c *ownerCall) *hold {
 func (c *ownerCall) find(s *lockState) *hold {
 	s.Lock()
 	defer s.Unlock()
-	return s.holdForLocked(c).unlessGone()
+	return unlessGone(s.holdForLocked(c))
 }
 
 // isUsableLocked reports whether the call c, which has the owner mutex of h, can use h: it has not ended, and an
@@ -167,14 +167,14 @@ func (s *lockState) makeRoomLocked(h *hold) bool {
 
 // enterHold locks the owner mutex of h for a caller without the mutex of the lock state.
 func (h *hold) enterHold(op *waitOptions) error {
-	todo, err := h.enterHoldStep(op)
+	todo, err := enterHoldStep(h, op)
 	if err != nil || todo == nil {
 		return err
 	}
 	return todo.carryOut(op)
 }
 
-func (h *hold) enterHoldStep(op *waitOptions) (*effect, error) {
+func enterHoldStep(h *hold, op *waitOptions) (*effect, error) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.lockState.enterHoldLocked(op, h)

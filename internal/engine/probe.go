@@ -5,7 +5,6 @@ package engine
 // Rules: only tests and package relocktest call these methods.
 
 import (
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -120,23 +119,5 @@ func (p Probe) HearGrant(kind contract.Record, message string) {
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }
 
-// Mutexes returns the mutexes of the engine and its parts, by what they guard; those of the lock states only if names
-// is set. TestUserCodeIsNeverCalledWithAMutexHeld watches the mutexes that it returns, and no others, so a part with a
-// new mutex has to be added here. (The mutexes of the poller and of late.Tries are missing.)
-func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
-	e := p.e
-	all := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": e.workers.Mutex(), "expired": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
-		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(), "hints": e.hints.Mutex(),
-		"losses": &e.losses.mu, "kept": &e.kept.mu,
-	}
-	for part, mu := range e.sender.Mutexes() {
-		all[part] = mu
-	}
-	if names {
-		for _, s := range e.table.all() {
-			all["name "+s.name] = &s.mu
-		}
-	}
-	return all
-}
+// Engine returns the engine, for a test that looks at its mutexes.
+func (p Probe) Engine() *Engine { return p.e }

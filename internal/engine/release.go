@@ -39,7 +39,7 @@ func (e *Engine) release(ctx context.Context, c ownerCall) error {
 	s := e.retain(c.kind.Traits().ID.Name)
 	defer s.release()
 	h, left, err := s.lower(ctx, c)
-	if e.Observed && h != nil && (left == 0 || c.only == nil) && h.endsTold() {
+	if e.Observed && h != nil && (left == 0 || c.only == nil) && endsTold(h) {
 		e.Events.Report(ctx, Event{What: Released, Subject: h.subject(), Time: h.age(), HoldCount: left, Err: err})
 	}
 	return err
@@ -57,7 +57,7 @@ func (s *lockState) lower(ctx context.Context, c ownerCall) (h *hold, left int, 
 	switch {
 	case err != nil: // another goroutine of the owner is still waiting for Redis
 		if h = c.find(s); h != nil {
-			left = h.lowerUnconfirmed()
+			left = lowerUnconfirmed(h)
 		}
 		return h, left, s.unconfirmed(err)
 	case h == nil:
@@ -89,16 +89,16 @@ func releaseOptions(ctx context.Context) waitOptions {
 // lowerUnconfirmed decrements the hold count in this process alone. If the count reaches zero, the record is deleted in
 // the background. It is not handed off: another goroutine of the owner, which has the owner mutex, may have a request
 // under way that sets a lease or a hold count.
-func (h *hold) lowerUnconfirmed() (left int) {
-	left, last, guards := h.lowerUnconfirmedStep()
+func lowerUnconfirmed(h *hold) (left int) {
+	left, last, guards := lowerUnconfirmedStep(h)
 	if last {
-		defer h.lockState.engine.workers.Spawn(func() { h.clear(1) })
+		defer h.lockState.engine.workers.Spawn(func() { clearRecord(h, 1) })
 	}
 	guards.EndAll(nil)
 	return left
 }
 
-func (h *hold) lowerUnconfirmedStep() (left int, last bool, guards guard.Ends) {
+func lowerUnconfirmedStep(h *hold) (left int, last bool, guards guard.Ends) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	left, last, guards = h.endOneLocked()
@@ -147,7 +147,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		r.end(r.others(heard), passed, answered)
 		if clears && r.count == 0 {
-			e.workers.Spawn(func() { r.clear(1) })
+			e.workers.Spawn(func() { clearRecord(r.hold, 1) })
 		}
 	}()
 	answer, keeps, expires := r.send(&wait)
@@ -156,7 +156,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	answered, heard, passed = err == nil, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
-		if r.restOfMinHold() > 0 {
+		if restOfMinHold(r.hold) > 0 {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
@@ -190,11 +190,11 @@ func (r releasing) wasGivenUp() bool {
 
 // foundGone ends and reports a hold whose record the release did not find in Redis, and returns the loss.
 func (r releasing) foundGone(why error) error {
-	gone := r.whyGone()
+	gone := whyGone(r.hold)
 	switch {
 	case r.count > 0:
 		r.lose(gone)
-	case r.endsTold():
+	case endsTold(r.hold):
 		e := r.lockState.engine
 		e.tellLoss(r.subject(), r.age(), LossError(gone), gone)
 	}
@@ -209,8 +209,8 @@ func (r releasing) foundGone(why error) error {
 func (r releasing) send(wait *send.Wait) (answer send.Answer, keeps, expires bool) {
 	e := r.lockState.engine
 	if r.count == 0 {
-		if rest := r.beginMinHold(); rest > 0 {
-			answer, expires = r.askToKeep(wait, rest, time.Now())
+		if rest := beginMinHold(r.hold); rest > 0 {
+			answer, expires = askToKeep(r.hold, wait, rest, time.Now())
 			return answer, true, expires
 		}
 	}
@@ -304,10 +304,10 @@ func (s *lockState) abandonRelease(g *releasing, c ownerCall) {
 	switch {
 	case !g.lowered:
 		if h := c.find(s); h != nil {
-			h.lowerUnconfirmed()
+			lowerUnconfirmed(h)
 		}
 	case g.count == 0 && !g.done:
-		s.engine.workers.Spawn(func() { g.clear(1) })
+		s.engine.workers.Spawn(func() { clearRecord(g.hold, 1) })
 	}
 }
 
@@ -317,7 +317,7 @@ func (s *lockState) abandonRelease(g *releasing, c ownerCall) {
 func (r *releasing) releaseLocked(h *hold) (guards guard.Ends) {
 	if r.hold == nil {
 		r.hold = h
-		if guards = h.beforeHandOffLocked(); len(guards) > 0 {
+		if guards = beforeHandOffLocked(h); len(guards) > 0 {
 			return guards
 		}
 	}
@@ -334,7 +334,7 @@ func (r *releasing) releaseLocked(h *hold) (guards guard.Ends) {
 
 // beforeHandOffLocked returns the guards of h that have to be canceled before its hold count is decremented, because
 // there is a successor.
-func (h *hold) beforeHandOffLocked() (guards guard.Ends) {
+func beforeHandOffLocked(h *hold) (guards guard.Ends) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil {
 			guards = h.guards.Take()
@@ -378,7 +378,7 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 }
 
 // endsTold reports whether a release of h is told: the hold was, and was not lost.
-func (h *hold) endsTold() bool {
+func endsTold(h *hold) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	return h.IsTold() && h.loss == nil

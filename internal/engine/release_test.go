@@ -274,7 +274,7 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		h, _ := e.holdBy(contract.LockID{Name: "x"}, 1)
-		assert.Zero(t, h.lowerUnconfirmed())
+		assert.Zero(t, lowerUnconfirmed(h))
 		synctest.Wait()
 		e.assertFree()
 		assert.Zero(t, e.holds(), "holds that are left")
@@ -446,10 +446,10 @@ func TestHoldIsForgottenIfTheNextGoroutineOfItsOwnerLeaves(t *testing.T) {
 		e.lock(1)
 		h, _ := e.holdBy(l.Traits().ID, 1)
 		require.NoError(t, h.enterHold(e.waitOptionsFor(ctx))) // the first goroutine
-		next, err := h.enterHoldStep(e.waitOptionsFor(ctx))
+		next, err := enterHoldStep(h, e.waitOptionsFor(ctx))
 		require.NoError(t, err)
 		h.unlockHold()
-		require.Zero(t, h.lowerUnconfirmed())
+		require.Zero(t, lowerUnconfirmed(h))
 		e.waitOptionsFor(ctx).leaveOwners(next.waiter, false)
 		time.Sleep(time.Second)
 		assert.Zero(t, e.holds())

@@ -75,7 +75,7 @@ func (e *Engine) renewed(leases []*lease.Lease, answers []lease.Renewal, asked [
 		if send.MayRunLater(r.Err) {
 			e.late.Left(r.Field, late.Effect{Lease: r.Length}, 0, true)
 		}
-		h.mayLast(r.Length, r.Err)
+		mayLast(h, r.Length, r.Err)
 	}
 }
 

@@ -85,7 +85,7 @@ func (e *Engine) pauseUndo(d time.Duration, why error) error {
 // whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
 // if there is only one such try, it stops as soon as a rollback has found the hold.
 func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) error {
-	return e.repeat(ctx, kind, a.Field, unknown, func(mayRun bool) send.Call {
+	return e.repeat(ctx, a.Field, unknown, func(mayRun bool) send.Call {
 		mayRun = mayRun && a.HoldCount == 1
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
 		return kind.RollBack(a)
@@ -94,13 +94,7 @@ func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contra
 
 // repeat sends the call that undoes what requests with field may have done, as rollBackOne does, which has unknown,
 // too. The call leaves a tombstone of field if mayRun is set.
-func (e *Engine) repeat(
-	ctx context.Context,
-	kind contract.Record,
-	field string,
-	unknown int,
-	undo func(mayRun bool) send.Call,
-) error {
+func (e *Engine) repeat(ctx context.Context, field string, unknown int, undo func(mayRun bool) send.Call) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}
 		if pause > 0 {
@@ -128,7 +122,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 	}
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	if s.uses(g.Field) || e.kept.has(g.Field, e.watchdog.Now()) { // in this order: a release keeps its field before it ends
+	if s.uses(g.Field) || e.kept.has(g.Field) { // in this order: a release keeps its field before it ends
 		return
 	}
 	e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
@@ -149,5 +143,5 @@ func (e *Engine) callersLeft(t *target, orphans int, lost bool) {
 // heard notes the outcome of a try of the attempt t whose caller has left, which ended with err.
 func (e *Engine) heard(t *target, err error) {
 	e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
-	t.hold.mayLast(t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
+	mayLast(t.hold, t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
 }

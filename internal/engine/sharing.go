@@ -24,7 +24,7 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
 // other. If the lock is a semaphore, its caller leaves the queue: the next waiter may find a free permit, too.
-func (h *hold) openLocked() {
+func openLocked(h *hold) {
 	s, q, r := h.lockState, h.queue, h.record
 	admission, now := h.lock.Traits().Admission, s.engine.watchdog.Now()
 	if q == nil || admission == contract.Exclusive {

@@ -15,15 +15,13 @@ import (
 
 	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 )
 
 const (
 	// closeTime is how long Close waits for requests under way. A release may take 1.25 times UnlockTime.
 	closeTime  = 7 * time.Second
-	mostLogged = 16                                    // the number of holds that an event of Close names
-	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits if only the Logger or the Observer is busy
+	mostLogged = 16 // the number of holds that an event of Close names
 )
 
 var errHangs = errors.New("relock: close: the Logger or the Observer has not returned")
@@ -126,8 +124,8 @@ func (s *stillHeld) String() string {
 }
 
 // Close wakes all waiters, and cancels the contexts of all guards. It returns when the goroutines of the engine have
-// ended. If a request gets no answer, Close returns an error after closeTime; if the Logger or the Observer does not
-// return, after hangTime.
+// ended. If a request gets no answer, or the Logger or the Observer does not return, Close returns an error after
+// closeTime.
 func (e *Engine) Close() (err error) {
 	defer func() { err = e.end() }() // each step also if a context of the user panics, or ends the goroutine
 	defer e.closeStates(true)
@@ -158,25 +156,13 @@ func (e *Engine) end() error {
 		<-e.workers.Close() // of what the watchdog has begun since
 		close(ended)
 	}()
-	began := time.Now()
-	look := time.NewTicker(hangTime / 30)
-	defer look.Stop()
-	for {
-		select {
-		case <-ended:
-			return nil
-		case <-look.C:
-		}
-		switch took, told := time.Since(began), e.UserCalls(); {
-		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
-			return errHangs
-		case took < closeTime:
-		case told > 0 || e.reporter.Busy():
-			return errHangs
-		default:
-			return errors.New(
-				"relock: close: Redis has not answered some requests; they end with the timeouts of the Redis client",
-			)
-		}
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(closeTime):
 	}
+	if e.UserCalls() > 0 || e.reporter.Busy() {
+		return errHangs
+	}
+	return errors.New("relock: close: Redis has not answered some requests; they end with the timeouts of the Redis client")
 }

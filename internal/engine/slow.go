@@ -31,25 +31,23 @@ type slowWatch struct {
 	*Engine
 	pending atomic.Int64 // reports that the reporter has not called yet
 
-	last  time.Duration        // when it last looked
-	names map[string]*slowName // the locks that callers wait for, and that were reported since they do, by name
+	last  time.Duration            // when it last looked
+	due   map[string]time.Duration // when the locks that callers wait for, and that were reported, are reported again
 	lines report.LineLimit
 }
 
-// A slowName is a lock for which callers have waited without a break since a wait for it was reported. It is reported
-// again when the longest wait has doubled, or else, because the callers of a lock in demand may each wait somewhat too
-// long, when the time for which they have been waiting has doubled.
-type slowName struct {
-	since   time.Duration // when the first of them began to wait
-	due     time.Duration // how long they will have been waiting when it is reported again
-	longest time.Duration // the longest wait that was reported
+// A slowHold is a hold that has become too old.
+type slowHold struct {
+	Subject
+	since time.Duration
+	stack *[]uintptr
 }
 
 // begins starts the goroutine if there are warnings. It is called after a new wait is there to be found, or a new hold
 // if there are warnings of holds, because stop relies on that. The caller may have mutexes.
 func (w *slowWatch) begins() {
 	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.slowWalks.Load() && w.slowWalks.CompareAndSwap(false, true) {
-		w.last, w.names = w.watchdog.Now(), nil
+		w.last, w.due = w.watchdog.Now(), nil
 		w.Spawn(w.run)
 	}
 }
@@ -108,8 +106,7 @@ func (w *slowWatch) look() {
 	for i := range max(len(holds), len(waits)) {
 		if i < len(holds) && w.allowed(now) {
 			h := holds[i]
-			held := now - heldSince(h)
-			w.later(func() { w.Events.SlowHold(h.subject(), held, h.stackOf()) })
+			w.later(func() { w.Events.SlowHold(h.Subject, now-h.since, *cmp.Or(h.stack, new([]uintptr))) })
 		}
 		if i < len(waits) && w.allowed(now) {
 			long := *waits[i]
@@ -140,7 +137,7 @@ func (w *slowWatch) later(line func()) {
 
 // oldHolds returns the holds that have become too old since the last look, the oldest first. It also notes the holders
 // in this process of the locks of waits.
-func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []*hold) {
+func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []slowHold) {
 	if w.HoldWarning == 0 && len(waits) == 0 {
 		return nil
 	}
@@ -151,7 +148,7 @@ func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []*hold)
 	others := make(map[*SlowWait]int)
 	w.eachHeld(func(h *hold, since time.Duration) {
 		if w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-since, now-since) {
-			all = append(all, h)
+			all = append(all, slowHold{h.subject(), since, h.stack})
 		}
 		switch long := awaited[h.lock.Traits().Name]; {
 		case long == nil:
@@ -164,12 +161,12 @@ func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []*hold)
 	for long, n := range others {
 		long.Holder += fmt.Sprintf(", and %d more here", n)
 	}
-	slices.SortFunc(all, func(a, b *hold) int { return cmp.Compare(heldSince(a), heldSince(b)) })
+	slices.SortFunc(all, func(a, b slowHold) int { return cmp.Compare(a.since, b.since) })
 	return all
 }
 
 // longWaits returns the locks for which a call has waited too long, and which are to be reported now, the longest wait
-// first.
+// first. A lock is reported again when as much time has passed as the longest wait has lasted then.
 func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
 	if w.WaitWarning == 0 {
 		return nil
@@ -185,21 +182,18 @@ func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
 			long.Subject, long.Waited = h.subject(), now-since
 		}
 	})
-	still := make(map[string]*slowName)
+	due := make(map[string]time.Duration)
 	for of, long := range found {
-		known := w.names[of]
-		if known == nil {
-			known = &slowName{since: now - long.Waited}
-		}
-		if long.Waited >= w.WaitWarning && (now-known.since >= known.due || long.Waited/2 >= known.longest) {
-			known.due, known.longest = 2*(now-known.since), max(known.longest, long.Waited)
+		again := w.due[of]
+		if long.Waited >= w.WaitWarning && now >= again {
+			again = now + long.Waited
 			all = append(all, long)
 		}
-		if known.due > 0 {
-			still[of] = known
+		if again > 0 {
+			due[of] = again
 		}
 	}
-	w.names = still
+	w.due = due
 	slices.SortFunc(all, func(a, b *SlowWait) int { return cmp.Compare(b.Waited, a.Waited) })
 	return all
 }
@@ -291,13 +285,3 @@ func (e *Engine) eachWaiting(f func(h *hold, since time.Duration)) {
 // heldSince returns when the owner of h began to hold the lock, on the clock of the watchdog. It is later than h.since
 // if the request that acquired the lock was sent long before: a waiter in the line is granted the lock by a message.
 func heldSince(h *hold) time.Duration { return max(h.since, h.record.answeredAt) }
-
-// stackOf returns the stack of the call that has acquired h; nil: it is not known.
-func (h *hold) stackOf() []uintptr {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	if h.stack == nil {
-		return nil
-	}
-	return *h.stack
-}

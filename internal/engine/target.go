@@ -33,7 +33,7 @@ func (t *target) prepareLocked(r *Request) error {
 		h.newField()
 	}
 	if h.IsLost() { // before all other reasons: the owner hears of it by this call
-		return h.reportLossLocked()
+		return reportLossLocked(h)
 	}
 	if l := h.lock.Traits(); l.MaxHoldCount > 0 && h.Count() >= l.MaxHoldCount {
 		return l.TooMany
@@ -85,7 +85,7 @@ func (t *target) acquiredLocked(res Answer) {
 		return
 	}
 	now := e.watchdog.Now()
-	h.acquiredLocked(h.newRecord(now), e.watchdog.At(sent))
+	h.acquiredLocked(newRecord(h, now), e.watchdog.At(sent))
 	t.mayLastLocked(now)
 	if q := h.queue; q != nil {
 		q.request, q.owned = inquiry{}, true
@@ -101,8 +101,8 @@ func (t *target) acquiredLocked(res Answer) {
 	}
 	h.record.lease.SetLimit(limit)
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
-	h.checkIfForcedLocked(e.watchdog.At(sent))
-	h.openLocked()
+	checkIfForcedLocked(h, e.watchdog.At(sent))
+	openLocked(h)
 }
 
 // effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.
@@ -144,7 +144,7 @@ func (e *Engine) enoughValidityLeft(t *target, took time.Duration, asked int) bo
 func (t *target) confirmLocked(res Answer) error {
 	switch h := t.hold; {
 	case h.IsLost() || h.isOver(): // now, or while the attempt was under way
-		return cmp.Or(h.reportLossLocked(), errRestart)
+		return cmp.Or(reportLossLocked(h), errRestart)
 	case h.Asks() && h.lockState.closed:
 		return send.ErrClosed
 	}

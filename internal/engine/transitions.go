@@ -26,14 +26,11 @@ func (h *hold) acquiredLocked(r *record, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// lostLocked notes that the owner of h has lost the lock. ranOut is set if an explicit lease has run out.
-func (h *hold) lostLocked(ranOut bool) { h.leftLocked(h.Lost(ranOut)) }
-
 // endedLocked notes that the owner of h has released the lock.
-func (h *hold) endedLocked() { h.leftLocked(h.Ended()) }
+func (h *hold) endedLocked() { noteLeftLocked(h, h.Ended()) }
 
-// leftLocked counts a hold that has ended if left is set.
-func (h *hold) leftLocked(left bool) {
+// noteLeftLocked counts a hold that has ended if left is set.
+func noteLeftLocked(h *hold, left bool) {
 	if left && h.lockState.closed {
 		h.lockState.engine.draining.end(1)
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // New returns a Redis without records.
-func New() *Redis { return &Redis{Records: make(map[string]*Record)} }
+func New() *Redis { return &Redis{Records: make(map[string]*Record), buried: make(map[string]bool)} }
 
 // Redis keeps records in the time of the bubble, and can be slow, lose answers, and run requests late.
 type Redis struct {
@@ -29,6 +29,7 @@ type Redis struct {
 
 	mu       sync.Mutex // guards below
 	Records  map[string]*Record
+	buried   map[string]bool // the fields that have tombstones; only renames leave them, and look at them
 	Tokens   int64
 	Requests []string                // "acquire", "release", ...
 	Fault    func(verb string) Fault // returns the fault of the next request
@@ -215,7 +216,7 @@ func (r *Redis) run(c send.Call) send.Reply {
 		}
 		return send.Reply{1}
 	case "rename":
-		return r.rename(rec, args[0].(string), args[1].(string), args[2].(time.Duration), args[3].(int64), args[4].(int64))
+		return r.rename(rec, args[0].(string), args[1].(string), args[2].(time.Duration), args[3].(int64), args[4].(int64), args[5].(bool))
 	case "force":
 		return r.force(rec, name)
 	}
@@ -235,13 +236,14 @@ func (r *Redis) force(rec *Record, name string) send.Reply {
 }
 
 // rename is the script of that name, for a record that is not shared.
-func (r *Redis) rename(rec *Record, from, to string, lease time.Duration, until, ends int64) send.Reply {
+func (r *Redis) rename(rec *Record, from, to string, lease time.Duration, until, ends int64, late bool) send.Reply {
 	now := time.Now()
+	r.buried[from] = r.buried[from] || late
 	if until > 0 {
 		lease = min(lease, time.UnixMilli(until).Sub(now))
 	}
 	switch {
-	case rec == nil, rec.Field != from && rec.Field != to, rec.Field == from && ends > 0 && now.UnixMilli() >= ends:
+	case rec == nil, r.buried[to], rec.Field != from && rec.Field != to, rec.Field == from && ends > 0 && now.UnixMilli() >= ends:
 		return send.Reply{-1, 0, now.UnixMilli()}
 	case rec.Field == from || ends > 0:
 		rec.Field, rec.Expires = to, now.Add(lease)

@@ -22,10 +22,8 @@ import (
 
 const (
 	// tellTime is how long the hints of one request may take. A hint that is not sent leaves a holder in the dark until its
-	// next renewal, so a machine that is slow has as long as for a connection. Only Close waits for hints; then they have
-	// lastTime.
+	// next renewal, so a machine that is slow has as long as for a connection. Only Close waits for hints.
 	tellTime = 5 * time.Second
-	lastTime = time.Second
 	check    = "check " // a hint is this, and the name of a lock
 	longest  = 1024     // the longest name that is sent in hints, of which there may be thousands
 )
@@ -39,7 +37,6 @@ type Config struct {
 	Check func(name string) // has the records of the lock called name checked
 	Sweep func()            // has all records checked
 
-	Life  context.Context // canceled by Close
 	Join  func(channel string) *wake.Listener
 	Spawn func(job func())
 	Later func(report func())
@@ -58,16 +55,6 @@ type Channel struct {
 
 // New returns a Channel that does not listen yet.
 func New(c Config) *Channel { return &Channel{Config: c} }
-
-// want notes whether the Client is to listen. If it is not, want returns the listener, which has to leave, or nil.
-func (c *Channel) want(wanted bool) (leaves *wake.Listener) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.wanted = wanted; !wanted {
-		leaves, c.listener = c.listener, nil
-	}
-	return leaves
-}
 
 // keep keeps a listener if there is none yet, and one is still wanted.
 func (c *Channel) keep(l *wake.Listener) bool {
@@ -90,20 +77,24 @@ func (c *Channel) Send(name string, clients []string) {
 	c.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), tellTime)
 		defer cancel()
-		stop := context.AfterFunc(c.Life, func() { time.AfterFunc(lastTime, cancel) })
-		defer stop()
 		c.Tell(ctx, clients, check+name)
 	})
 }
 
 // Hear begins or ends to listen for hints: old is whether the Client has a hold that is old. It does not block.
 func (c *Channel) Hear(old bool) {
-	wanted := old && !c.refused.Load()
-	if l := c.want(wanted); l != nil {
-		l.Leave()
+	c.mu.Lock()
+	c.wanted = old && !c.refused.Load()
+	wanted, leaves := c.wanted, c.listener
+	if !wanted {
+		c.listener = nil
 	}
-	if wanted {
+	c.mu.Unlock()
+	switch {
+	case wanted:
 		c.Spawn(c.join) // it may have to find out which server serves the channel
+	case leaves != nil:
+		leaves.Leave()
 	}
 }
 
@@ -117,12 +108,10 @@ func (c *Channel) join() {
 
 // Refuse ends to listen for good, because Redis refuses the channel.
 func (c *Channel) Refuse(err error) {
-	if l := c.want(false); l != nil {
-		l.Leave()
-	}
 	if !c.refused.CompareAndSwap(false, true) {
 		return
 	}
+	c.Hear(false)
 	c.Later(func() {
 		c.Log.Debug(
 			"relock: Redis refuses the channel on which this Client hears of forced releases, so that it notices them "+
@@ -139,6 +128,3 @@ func (c *Channel) Heard(hint string) {
 		c.Check(name)
 	}
 }
-
-// Mutex returns the mutex of c, for tests which check that the user's code is never called with it held.
-func (c *Channel) Mutex() *sync.Mutex { return &c.mu }

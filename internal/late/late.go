@@ -27,8 +27,6 @@ import (
 // internal/lua/line.lua.
 const Life = time.Minute
 
-const mostLost = 64 // lost tries, at least, before Requests checks which of them it can forget
-
 // An Effect is the most that a request with a field may do when it runs.
 type Effect struct {
 	Acquires bool          // it acquires the lock if the lock is free
@@ -41,8 +39,6 @@ type Requests struct {
 
 	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	fields map[string]*requestsOf
-	lost   int       // lost tries since the last check of which of them can be forgotten
-	sweep  time.Time // when to check again at the latest; zero: there are none
 }
 
 // requestsOf are the tries with one field.
@@ -107,49 +103,37 @@ func (r *Requests) addLocked(field string, x Effect, open int, lost bool) {
 	var until time.Time
 	if lost {
 		until = time.Now().Add(Life)
+		if f.all.lost.IsZero() {
+			time.AfterFunc(Life, func() { r.forgetLost(field, f) })
+		}
 	}
 	f.all.add(open, until)
 	f.longest = max(f.longest, x.Lease)
 	if x.Acquires {
 		f.acquiring.add(open, until)
 	}
+	r.keepLocked(field, f)
+}
+
+// keepLocked forgets f, the tries with field, if the outcomes of all are known.
+func (r *Requests) keepLocked(field string, f *requestsOf) {
 	if f.none() {
 		delete(r.fields, field)
 	}
-	if lost {
-		r.noteLostLocked(until)
-	}
 	r.n.Store(int64(len(r.fields)))
 }
 
-// noteLostLocked notes that one more try was lost, which may run until then. A sweep takes time for each field, so it
-// follows after as many lost tries as the last one has left fields: in an outage, the renewals of all holds are lost.
-func (r *Requests) noteLostLocked(until time.Time) {
-	if r.sweep.IsZero() {
-		r.sweep = until
+// forgetLost forgets the lost tries with field when none of them can run any more. One timer waits for that, however many
+// are lost meanwhile.
+func (r *Requests) forgetLost(field string, f *requestsOf) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rest := time.Until(f.all.lost); rest > 0 {
+		time.AfterFunc(rest, func() { r.forgetLost(field, f) })
+		return
 	}
-	if r.lost++; r.lost > max(mostLost, len(r.fields)/2) {
-		r.sweepLocked()
-	}
-}
-
-// sweepLocked forgets lost tries that can no longer run.
-func (r *Requests) sweepLocked() {
-	now := time.Now()
-	r.lost, r.sweep = 0, time.Time{}
-	for field, f := range r.fields {
-		switch {
-		case f.all.lost.IsZero():
-		case now.Before(f.all.lost):
-			r.sweep = now.Add(Life)
-		default:
-			f.all.lost, f.acquiring.lost = time.Time{}, time.Time{}
-			if f.none() { // otherwise the open ones are heard later
-				delete(r.fields, field)
-			}
-		}
-	}
-	r.n.Store(int64(len(r.fields)))
+	f.all.lost, f.acquiring.lost = time.Time{}, time.Time{}
+	r.keepLocked(field, f)
 }
 
 // find calls f with the tries with field, if there are any.
@@ -159,9 +143,6 @@ func (r *Requests) find(field string, f func(*requestsOf)) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.sweep.IsZero() && time.Now().After(r.sweep) {
-		r.sweepLocked()
-	}
 	if of := r.fields[field]; of != nil {
 		f(of)
 	}

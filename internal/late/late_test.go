@@ -1,8 +1,10 @@
+//go:build go1.25
+
 package late
 
 import (
-	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -82,64 +84,27 @@ func TestOrderOfEventsDoesNotMatter(t *testing.T) {
 	}
 }
 
-// Lost tries whose holds expire without a release do not stay in memory.
+// Lost tries do not stay in memory when they can run no longer, also if others with the same field were lost meanwhile, or
+// are open.
 func TestLostTriesAreForgotten(t *testing.T) {
-	var l Requests
-	for i := range 20 * mostLost {
-		l.Left(fmt.Sprint(i), acquire, 0, true)
-		for _, f := range l.fields {
-			f.all.lost = f.all.lost.Add(-Life)
-		}
-		assert.LessOrEqual(t, len(l.fields), 2*mostLost)
-	}
-	l.sweep = l.sweep.Add(-Life)
-	assert.False(t, l.MayAcquire("another"))
-	assert.Empty(t, l.fields, "the time of all of them is over")
-	assert.Zero(t, l.Fields())
-}
-
-// In an outage, the renewals of all holds are lost, and their tries may run for a minute. To look for tries that can be
-// forgotten costs time for each of them, so it is done when they have doubled, and not for every lost try.
-func TestManyLostTriesAreSeldomSwept(t *testing.T) {
-	var l Requests
-	sweeps := 0
-	for i := range 64 * mostLost {
-		before := l.lost
-		l.Left(fmt.Sprint(i), extend, 0, true)
-		if l.lost <= before {
-			sweeps++
-		}
-	}
-	assert.LessOrEqual(t, sweeps, 10)
-	assert.Equal(t, 64*mostLost, l.Fields())
-}
-
-// A try is lost while the time of an earlier one with the same field is over: also if that is when tries are forgotten,
-// the new one is not.
-func TestTryThatIsLostDuringASweepIsKnown(t *testing.T) {
-	var l Requests
-	l.Left("x", acquire, 0, true)
-	f := l.fields["x"]
-	f.all.lost, f.acquiring.lost = f.all.lost.Add(-2*Life), f.acquiring.lost.Add(-2*Life)
-	for l.lost < mostLost {
-		l.Left(fmt.Sprint(l.lost), acquire, 0, true)
-	}
-	l.Left("x", acquire, 0, true)
-	assert.True(t, l.MayAcquire("x"))
-	assert.False(t, l.sweep.IsZero())
-}
-
-// The time of a lost try is over, and another try with the same field is open: when its outcome is heard, nothing of the
-// field stays in memory.
-func TestLostTryIsForgottenBesideAnOpenOne(t *testing.T) {
-	var l Requests
-	l.Left("x", acquire, 1, true)
-	f := l.fields["x"]
-	f.all.lost, f.acquiring.lost = f.all.lost.Add(-2*Life), f.acquiring.lost.Add(-2*Life)
-	l.sweep = l.sweep.Add(-2 * Life)
-	assert.True(t, l.MayAcquire("x"), "one is open")
-	l.Heard("x", acquire, true)
-	assert.Zero(t, l.Fields())
+	synctest.Test(t, func(t *testing.T) {
+		var l Requests
+		l.Left("x", acquire, 0, true)
+		l.Left("open", acquire, 1, true)
+		time.Sleep(Life / 2)
+		l.Left("x", extend, 0, true)
+		time.Sleep(Life / 2)
+		synctest.Wait()
+		assert.False(t, l.MayAcquire("x"))
+		assert.Equal(t, extend.Lease, l.Longest("x"), "the later one may still run")
+		assert.True(t, l.MayAcquire("open"), "one is open")
+		l.Heard("open", acquire, true)
+		time.Sleep(Life / 2)
+		synctest.Wait()
+		assert.Zero(t, l.Fields())
+		l.Left("x", acquire, 0, true)
+		assert.True(t, l.MayAcquire("x"), "a try that is lost then")
+	})
 }
 
 // A try that acquires is open, and the outcome of another request with the same field is recorded before its caller is
@@ -157,17 +122,16 @@ func TestOpenTryIsKnownBesideARequestThatIsHeardFirst(t *testing.T) {
 }
 
 // The same if the time of another try, which was lost, is over in between.
-func TestOpenTryIsKnownAfterASweep(t *testing.T) {
-	var l Requests
-	l.Left("x", acquire, 1, false)
-	l.Left("x", extend, 0, true)
-	l.Heard("x", extend, true)
-	l.fields["x"].all.lost = time.Now().Add(-Life)
-	l.sweep = time.Now().Add(-Life)
-	l.Longest("x")
-	l.Left("x", extend, 1, false)
-	assert.True(t, l.MayAcquire("x"))
-	assert.NotNil(t, l.fields["x"])
-	l.Heard("x", acquire, true)
-	assert.Zero(t, l.Fields())
+func TestOpenTryIsKnownAfterALostOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Requests
+		l.Left("x", acquire, 1, false)
+		l.Left("x", extend, 0, true)
+		l.Heard("x", extend, true)
+		time.Sleep(2 * Life)
+		l.Left("x", extend, 1, false)
+		assert.True(t, l.MayAcquire("x"))
+		l.Heard("x", acquire, true)
+		assert.Zero(t, l.Fields())
+	})
 }

@@ -4,14 +4,14 @@ package lease
 //
 // Rules:
 //   - A check is asked for by a hint, which anybody may have made up. So it ends nothing by itself, and only brings a
-//     request forward. A lease is checked once in each checkPause at most, and at most mostChecks leases are checked in
-//     a second. The checks of others wait for the following seconds, and those that would wait too long are dropped.
-//   - A sweep checks all leases, because hints may have been lost. It leaves a share of each second to hints, which
-//     would have to wait behind it otherwise.
+//     request forward. A lease is checked once in each checkPause at most, and mostChecks leases are checked in a second,
+//     after as many at once. The checks of others wait for their turns, and those that would wait too long are dropped.
+//   - A sweep checks all leases, because hints may have been lost. Its checks have turns of their own, so that hints need
+//     not wait behind it.
 //   - A lease is old when its last confirmed request was sent an oldAge ago, or was, before it was renewed. A lease that
 //     is renewed more often than that is never old: its renewals notice soon enough that the record is gone.
-//   - Ages are looked at in turns, so that a lease that is young when it is removed costs nothing more: at most once
-//     in each agePause while none is old, and then once in each oldPause. A lease that is not old costs one comparison.
+//   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. While one is old, its age
+//     counts for oldPause.
 
 import (
 	"slices"
@@ -19,51 +19,28 @@ import (
 )
 
 const (
-	mostChecks   = renewBatch // one pipeline a second
-	mostSwept    = renewBatch * 3 / 4
+	mostChecks   = renewBatch       // how many checks are sent at once at most, and then in each second
 	checkPause   = time.Second      // between two checks of one lease
 	checkHorizon = 10 * time.Second // how long a check may wait for its turn
 
 	oldAge   = time.Second
-	agePause = 100 * time.Millisecond
 	oldPause = 10 * time.Second
 )
 
-// The checks of a Watchdog have places in seconds: the current one, and those that follow.
-type checks struct {
-	begin time.Duration                     // of the current second
-	n     [1 + checkHorizon/time.Second]int // how many checks belong to each
+// The turns of checks of one kind: the time up to which they are given away.
+type turns time.Duration
+
+// next returns when a check that is due at from, now or later, may be sent. Those that wait are sent together.
+func (t turns) next(from time.Duration) time.Duration {
+	if next := time.Duration(t); next > from {
+		return (next/time.Second + 1) * time.Second
+	}
+	return from
 }
 
-// advance makes the second that includes now the current one. If no check is to come, a new second begins now.
-func (c *checks) advance(now time.Duration) {
-	for ; now-c.begin >= time.Second; c.begin += time.Second {
-		copy(c.n[:], c.n[1:])
-		c.n[len(c.n)-1] = 0
-		if c.n == [len(c.n)]int{} {
-			c.begin = now
-			return
-		}
-	}
-}
-
-// placeLocked returns the second for a check that is due at from, where each second has room for this number of checks,
-// and the time of the check. The second is -1 if there is no room.
-func (c *checks) placeLocked(now, from time.Duration, room int) (second int, at time.Duration) {
-	c.advance(now)
-	for i := int(max(0, from-c.begin) / time.Second); i < len(c.n); i++ {
-		if c.n[i] < room {
-			return i, max(from, c.begin+time.Duration(i)*time.Second)
-		}
-	}
-	return -1, 0
-}
-
-// leave gives up the place of a check that was to be made at the time at.
-func (c *checks) leave(at time.Duration) {
-	if at >= c.begin {
-		c.n[(at-c.begin)/time.Second]--
-	}
+// take gives the next turn away. Turns of the last second that nobody has taken can be taken at once.
+func (t *turns) take(now time.Duration) {
+	*t = max(*t, turns(now-time.Second)) + turns(time.Second/mostChecks)
 }
 
 // Check brings the next renewal of l forward, because its record may have been deleted. If l cannot be renewed, a
@@ -72,7 +49,7 @@ func (c *checks) leave(at time.Duration) {
 func (w *Watchdog) Check(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.checkLocked(l, mostChecks)
+	return w.checkLocked(l, &w.hinted)
 }
 
 // Sweep checks all leases as Check does, because the hints about some of them may have been lost. The old ones come
@@ -85,96 +62,51 @@ func (w *Watchdog) Sweep() {
 	all := slices.Clone(w.leases) // a check changes the order of the heap
 	for _, old := range []bool{true, false} {
 		for _, l := range slices.Backward(all) {
-			if l.isOldLocked(now) == old && !w.checkLocked(l, mostSwept) {
+			if l.isOldLocked(now) == old && !w.checkLocked(l, &w.swept) {
 				return
 			}
 		}
 	}
 }
 
-// checkLocked implements Check. Each second has room for this number of checks. A check that is waiting for its turn is
-// brought forward if there is room by now, as there is for a hint about a lease of a sweep.
-func (w *Watchdog) checkLocked(l *Lease, room int) bool {
+// checkLocked implements Check, with one of all turns. A check that is waiting for its turn is brought forward if there is
+// a sooner one, as there is for a hint about a lease of a sweep.
+func (w *Watchdog) checkLocked(l *Lease, all *turns) bool {
 	if l.index < 0 || w.stopped {
 		return true
 	}
-	now, last := w.Now(), l.checkAt
-	if l.checking {
-		last = l.checkedAt
+	now, from := w.Now(), time.Duration(0)
+	if l.checkedAt > 0 {
+		from = l.checkedAt + checkPause
 	}
-	from := now
-	if last > 0 {
-		from = max(now, last+checkPause)
-	}
-	second, at := w.checks.placeLocked(now, from, room)
-	if second < 0 {
+	at := all.next(max(now, from, 1)) // 0 is no time
+	switch {
+	case at-now > checkHorizon:
 		return false
-	}
-	if l.checking && at >= l.checkAt || at >= l.next() && !l.asked { // a renewal under way may be answered, not repeated
+	case l.checkAt > 0 && at >= l.checkAt,
+		l.renewed.Load() && at >= l.renewAt && !l.asked: // a renewal under way may be answered, not repeated
 		return true
 	}
-	w.checks.n[second]++
-	if l.checking {
-		w.checks.leave(l.checkAt)
-	}
-	l.checkAt, l.checkedAt, l.checking = at, last, true
+	all.take(now)
+	l.checkAt = at
 	w.movedLocked(l)
 	return true
 }
 
-// The ages of the leases of a Watchdog.
-type ages struct {
-	lookAt time.Duration // when to look at them
-	old    bool          // at least one lease was old in the last turn that looked
-	told   bool          // what Config.Old was called with; only turns use it
-}
-
 // isOldLocked reports whether l is old.
-func (l *Lease) isOldLocked(now time.Duration) bool {
-	l.old = l.old || now-l.sent >= oldAge
-	return l.old
-}
+func (l *Lease) isOldLocked(now time.Duration) bool { return l.old || now-l.sent >= oldAge }
 
-// growLocked makes a turn look at l, which is watched from now on, when it may be old.
-func (w *Watchdog) growLocked(l *Lease) {
-	if w.ages.lookAt == never && w.config.Old != nil {
-		w.ages.lookAt = l.sent + oldAge
-		w.wakeLocked(w.ages.lookAt)
-	}
-}
-
-// lookAtAgesLocked looks, if it is time to, whether a lease is old.
+// lookAtAgesLocked looks, if it is time to, whether a lease is old. It is called by turns.
 func (w *Watchdog) lookAtAgesLocked(now time.Duration) {
-	if now < w.ages.lookAt {
-		return
-	}
-	next := never
-	w.ages.old = false
-	for _, l := range w.leases {
-		switch {
-		case l.isOldLocked(now):
-			w.ages.old, w.ages.lookAt = true, now+oldPause
-			return
-		default:
-			next = min(next, l.sent+oldAge)
-		}
-	}
-	w.ages.lookAt = max(next, now+agePause)
-	if next == never {
-		w.ages.lookAt = never
+	if now >= w.oldUntil && slices.ContainsFunc(w.leases, func(l *Lease) bool { return l.old }) {
+		w.oldUntil = now + oldPause
 	}
 }
 
 // noticeAge calls Config.Old if it has something else to tell than the last time.
 func (w *Watchdog) noticeAge() {
-	if old := w.isOld(); old != w.ages.told {
-		w.ages.told = old
+	if old := w.Now() < w.oldUntil; old != w.toldOld && w.config.Old != nil {
+		w.toldOld = old
 		w.config.Old(old)
 	}
-}
-
-func (w *Watchdog) isOld() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ages.old
 }

@@ -80,10 +80,9 @@ type Lease struct {
 	sent      time.Duration // when the last confirmed request was sent
 	renewAt   time.Duration
 	retryAt   time.Duration // when to renew again if the last renewal fails
-	checkAt   time.Duration // when the next check is due, or else when the last one was; 0: there was none
-	checkedAt time.Duration // when the last check before that of checkAt was due; 0: there was none
-	checking  bool          // a check is due at checkAt
-	old       bool          // see isOldLocked
+	checkAt   time.Duration // when the next check is due; 0: none is
+	checkedAt time.Duration // when the last check was sent; 0: there was none
+	old       bool          // a turn has found that it is old: see isOldLocked
 	asked     bool          // a renewal was sent and has not been confirmed
 	underWay  int32         // renewals and checks that were sent, or are about to be sent, and have not ended
 	failed    error         // of the last renewal, if it failed
@@ -118,8 +117,11 @@ func (l *Lease) next() time.Duration {
 	if l.renewed.Load() {
 		at = min(at, l.renewAt)
 	}
-	if l.checking {
+	if l.checkAt > 0 {
 		at = min(at, l.checkAt)
+	}
+	if !l.old {
+		at = min(at, l.sent+oldAge)
 	}
 	return at
 }

@@ -45,7 +45,7 @@ var events = []struct {
 	{"the first request fails", func(o *orderOf) bool { return o.answer(0, Renewal{Err: errDown}) }},
 	{"the last request fails", func(o *orderOf) bool { return o.answer(len(o.underWay)-1, Renewal{Err: errDown}) }},
 	{"the first request finds no record", func(o *orderOf) bool { return o.answer(0, Renewal{}) }},
-	{"check", func(o *orderOf) bool { return o.watchdog.Check(o.lease) && o.lease.checking }},
+	{"check", func(o *orderOf) bool { return o.watchdog.Check(o.lease) && o.lease.checkAt > 0 }},
 	{"extend", func(o *orderOf) bool {
 		o.watchdog.Extend(o.lease, time.Now(), o.watchdog.RestOf(o.lease, testLease/2), true)
 		return true
@@ -159,7 +159,7 @@ func (o *orderOf) check() {
 	if l.IsRenewable() && l.underWay == 0 && l.renewAt >= until && !atEnd {
 		o.fail("nothing is under way, and the lease is not asked for before it ends")
 	}
-	if l.checking && l.underWay < MostRenewals && l.next() > l.checkAt {
+	if l.checkAt > 0 && l.underWay < MostRenewals && l.next() > l.checkAt {
 		o.fail("the check at %v is not sent", l.checkAt)
 	}
 }

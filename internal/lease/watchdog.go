@@ -83,8 +83,12 @@ type Watchdog struct {
 	timer   *time.Timer   // begins a turn then; nil: it was never needed
 	turning bool          // a turn is under way, and sets the timer at its end
 	stopped bool
-	checks  checks
-	ages    ages
+	hinted  turns // of checks that hints have asked for
+	swept   turns // of checks of a sweep
+
+	// Only turns use these:
+	oldUntil time.Duration // until when a lease that was old counts
+	toldOld  bool          // what Config.Old was called with
 }
 
 // NewWatchdog returns a Watchdog without leases.
@@ -96,7 +100,6 @@ func NewWatchdog(config Config) *Watchdog {
 		ctx:    ctx,
 		stop:   stop,
 		armed:  never,
-		ages:   ages{lookAt: never},
 	}
 }
 
@@ -118,7 +121,6 @@ func (w *Watchdog) Watch(l *Lease, sent time.Time, length time.Duration, renewed
 		return
 	}
 	heap.Push(&w.leases, l)
-	w.growLocked(l)
 	w.wakeLocked(l.next())
 }
 
@@ -375,15 +377,19 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
-	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap
+	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap, or makes it old
 		l := w.leases[0]
 		if time.Duration(l.until.Load()) <= now {
 			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
 		} else if l.isDueLocked(now) {
 			l.askLocked(now)
 			due = append(due, l)
-		} else {
+		} else if l.next() > now {
 			break
+		} else {
+			l.old = true // which is what is left
+			heap.Fix(&w.leases, 0)
+			continue
 		}
 		heap.Pop(&w.leases)
 	}
@@ -393,12 +399,15 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
 	w.lookAtAgesLocked(now)
 	switch {
 	case len(w.leases) > 0:
-		w.armed = min(w.leases[0].next(), w.ages.lookAt)
+		w.armed = w.leases[0].next()
 	case w.armed <= now:
-		w.armed = w.ages.lookAt // if that is never, there is nothing to do until a lease is added
+		w.armed = never // there is nothing to do until a lease is added
 	default:
 		// Short holds come and go. There is one turn, at the time when the last of them would have been due, instead
 		// of one for each of them.
+	}
+	if now < w.oldUntil {
+		w.armed = min(w.armed, w.oldUntil)
 	}
 	return due, ended
 }
@@ -409,7 +418,7 @@ func (l *Lease) isDueLocked(now time.Duration) bool {
 	switch {
 	case l.hasMostRenewals():
 		return false
-	case l.checking && l.checkAt <= now:
+	case l.checkAt > 0 && l.checkAt <= now:
 		return true
 	}
 	return l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.slack())
@@ -417,8 +426,10 @@ func (l *Lease) isDueLocked(now time.Duration) bool {
 
 // askLocked notes that a renewal or a check of l, which is due, is sent.
 func (l *Lease) askLocked(now time.Duration) {
-	l.isOldLocked(now) // a lease that was old before it is renewed stays old
-	l.checking = false
+	l.old = l.isOldLocked(now) // a lease that was old before it is renewed stays old
+	if l.checkAt > 0 {
+		l.checkAt, l.checkedAt = 0, now
+	}
 	l.underWay++
 	until := time.Duration(l.until.Load())
 	if l.IsRenewable() {
@@ -525,9 +536,6 @@ func (w *Watchdog) Len() int {
 	defer w.mu.Unlock()
 	return len(w.leases)
 }
-
-// Mutex returns the mutex of w, for tests which check that the user's code is never called with it held.
-func (w *Watchdog) Mutex() *sync.Mutex { return &w.mu }
 
 // leaseHeap orders leases by the time at which they need attention.
 type leaseHeap []*Lease

@@ -62,11 +62,16 @@ type Config struct {
 type Poller struct {
 	config Config
 
-	mu      sync.Mutex          // guards below; a leaf
-	waiters map[string][]Waiter // by the name of the lock
-	latest  map[string]Look     // the same names, if they were looked at
-	asked   map[string]bool     // the names in requests that are under way
+	mu      sync.Mutex         // guards below; a leaf
+	locks   map[string]*polled // that callers wait for, by their names
 	running bool
+}
+
+// A polled is a lock that callers wait for.
+type polled struct {
+	waiters []Waiter
+	latest  Look
+	asked   bool // a request about it is under way
 }
 
 // A Look is what a Poller has found out of a lock since a caller waits for it.
@@ -96,7 +101,7 @@ type Connection interface {
 }
 
 // New returns a Poller. It has a goroutine only while callers wait.
-func New(config Config) *Poller { return &Poller{config: config, asked: make(map[string]bool)} }
+func New(config Config) *Poller { return &Poller{config: config, locks: make(map[string]*polled)} }
 
 // Update replaces l by later, unless later is zero.
 func (l *Look) Update(later Look) {
@@ -110,10 +115,12 @@ func (l *Look) Update(later Look) {
 func (p *Poller) Watch(name string, s Waiter) (stop func() Look) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waiters == nil {
-		p.waiters, p.latest = make(map[string][]Waiter), make(map[string]Look)
+	of := p.locks[name]
+	if of == nil {
+		of = new(polled)
+		p.locks[name] = of
 	}
-	p.waiters[name] = append(p.waiters[name], s)
+	of.waiters = append(of.waiters, s)
 	if !p.running {
 		p.running = true
 		p.config.Spawn(p.run)
@@ -121,23 +128,29 @@ func (p *Poller) Watch(name string, s Waiter) (stop func() Look) {
 	return func() Look {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		last, all := p.latest[name], p.waiters[name]
-		if at := slices.IndexFunc(all, func(other Waiter) bool { return other.Wake == s.Wake }); at >= 0 {
-			all = slices.Delete(all, at, at+1)
+		of.waiters = slices.DeleteFunc(of.waiters, func(other Waiter) bool { return other.Wake == s.Wake })
+		if len(of.waiters) == 0 && p.locks[name] == of {
+			delete(p.locks, name)
 		}
-		if p.waiters[name] = all; len(all) == 0 {
-			delete(p.waiters, name)
-			delete(p.latest, name)
-		}
-		return last
+		return of.latest
 	}
 }
 
 // Last returns the last Look at the lock called name, if callers wait for it.
-func (p *Poller) Last(name string) Look {
+func (p *Poller) Last(name string) (last Look) {
+	p.each([]string{name}, func(_ string, of *polled) { last = of.latest })
+	return last
+}
+
+// each calls f, with the mutex, for those of names that callers wait for.
+func (p *Poller) each(names []string, f func(name string, of *polled)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.latest[name]
+	for _, name := range names {
+		if of := p.locks[name]; of != nil {
+			f(name, of)
+		}
+	}
 }
 
 // run polls until no caller waits, or the Client is closed.
@@ -180,7 +193,7 @@ func (p *Poller) end() {
 func (p *Poller) endIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running = len(p.waiters) > 0
+	p.running = len(p.locks) > 0
 	return !p.running
 }
 
@@ -195,14 +208,14 @@ func isDue(waiters []Waiter) bool {
 func (p *Poller) looks() (all [][]string) {
 	var due []string
 	p.mu.Lock()
-	for name, waiters := range p.waiters { // in random order
-		if !isDue(waiters) {
-			for i := range waiters { // waiters ahead may have left since
-				waiters[i].Ahead -= waiters[i].Ahead / 8
-			}
+	for name, of := range p.locks { // in random order
+		if isDue(of.waiters) {
+			due = append(due, name)
 			continue
 		}
-		due = append(due, name)
+		for i := range of.waiters { // waiters ahead may have left since
+			of.waiters[i].Ahead -= of.waiters[i].Ahead / 8
+		}
 	}
 	p.mu.Unlock()
 	groups := make(map[string][]string)
@@ -220,7 +233,7 @@ func (p *Poller) looks() (all [][]string) {
 // also woken if the lock is no lock any more, would be released without a message to this process, or was granted to
 // this process with a message that was lost.
 func (p *Poller) look(names []string, closely int) {
-	defer p.hasAsked(names) // also when a hook of the Redis client ends the goroutine
+	defer p.each(names, func(_ string, of *polled) { of.asked = false }) // also when a hook of the Redis client ends the goroutine
 	names, waiters, doubtful := p.doubtfulFirst(names)
 	closely = min(max(closely, doubtful), len(names))
 	fields := make([][]string, closely)
@@ -234,55 +247,30 @@ func (p *Poller) look(names []string, closely int) {
 		p.wake(names...)
 		return
 	}
-	p.found(names, free)
+	p.each(names, func(name string, of *polled) { of.latest = Look{Held: !slices.Contains(free, name)} })
 	p.wake(free...)
 }
 
 // asks notes that Redis is about to be asked about names, except those in requests that are under way. It returns the
 // others.
 func (p *Poller) asks(names []string) (others []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	others = slices.DeleteFunc(names, func(name string) bool { return p.asked[name] })
-	for _, name := range others {
-		p.asked[name] = true
-		if l, waits := p.latest[name], len(p.waiters[name]) > 0; waits && l.Asked.IsZero() {
-			l.Asked = time.Now()
-			p.latest[name] = l
+	p.each(names, func(name string, of *polled) {
+		if of.asked {
+			return
 		}
-	}
+		others, of.asked = append(others, name), true
+		if of.latest.Asked.IsZero() {
+			of.latest.Asked = time.Now()
+		}
+	})
 	return others
-}
-
-// hasAsked notes that a request about names is no longer under way.
-func (p *Poller) hasAsked(names []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range names {
-		delete(p.asked, name)
-	}
-}
-
-// found notes the answer to a question about names.
-func (p *Poller) found(names, free []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range names {
-		if len(p.waiters[name]) > 0 {
-			p.latest[name] = Look{Held: !slices.Contains(free, name)}
-		}
-	}
 }
 
 // doubtfulFirst returns names, sorted so that locks whose waiters may have missed a message come first, the number of
 // these, and the waiters of all locks.
 func (p *Poller) doubtfulFirst(names []string) (sorted []string, waiters map[string][]Waiter, doubtful int) {
 	waiters = make(map[string][]Waiter, len(names))
-	p.mu.Lock()
-	for _, name := range names {
-		waiters[name] = slices.Clone(p.waiters[name])
-	}
-	p.mu.Unlock()
+	p.each(names, func(name string, of *polled) { waiters[name] = slices.Clone(of.waiters) })
 	silence := p.config.Silence()
 	var rest []string
 	for _, name := range names {
@@ -296,21 +284,19 @@ func (p *Poller) doubtfulFirst(names []string) (sorted []string, waiters map[str
 }
 
 func (p *Poller) wake(names ...string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range names {
-		for _, s := range p.waiters[name] {
+	p.each(names, func(_ string, of *polled) {
+		for _, s := range of.waiters {
 			select {
 			case s.Wake <- struct{}{}:
 			default:
 			}
 		}
-	}
+	})
 }
 
 // Running reports whether p has a goroutine, and the number of locks that callers wait for. It is for tests.
 func (p *Poller) Running() (running bool, locks int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.running, len(p.waiters)
+	return p.running, len(p.locks)
 }

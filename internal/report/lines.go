@@ -8,9 +8,10 @@ const MostLines = 10
 // A LineLimit allows MostLines lines in any second, and counts those that are left out. One goroutine at a time may use
 // it.
 type LineLimit struct {
-	times   [MostLines]time.Duration // when the last lines were allowed, in a ring
-	next    int                      // the index of the oldest of them
-	omitted int
+	times [MostLines]time.Duration // when the last lines were allowed, in a ring
+	next  int                      // the index of the oldest of them
+
+	Left int // how many lines were left out since the last call of Omitted
 }
 
 // NewLineLimit returns a LineLimit that has allowed no line yet.
@@ -36,7 +37,7 @@ func (l *LineLimit) use(now time.Duration) {
 // Allows reports whether a line may be written. It keeps one line for Omitted.
 func (l *LineLimit) Allows(now time.Duration, ready bool) bool {
 	if !ready || !l.free(2, now) {
-		l.omitted++
+		l.Left++
 		return false
 	}
 	l.use(now)
@@ -54,7 +55,7 @@ func (l *LineLimit) More(now time.Duration) int {
 // Omitted returns how many lines were left out since the last call. If there are any, the caller writes a line about
 // that.
 func (l *LineLimit) Omitted(now time.Duration) (n int) {
-	if n, l.omitted = l.omitted, 0; n > 0 {
+	if n, l.Left = l.Left, 0; n > 0 {
 		l.use(now)
 	}
 	return n

@@ -22,8 +22,7 @@ type Reporter struct {
 
 	mu       sync.Mutex // guards below; a leaf
 	losses   []func()   // reports of losses, in order
-	renewals [][]func() // reports of renewals, in order; one element for each pipeline
-	renewed  int        // number of reports in renewals
+	renewals []func()   // reports of renewals, in order
 	running  bool       // a goroutine calls reports
 	until    time.Time  // no report is called after this time; zero: Close was not called
 }
@@ -47,9 +46,8 @@ func (r *Reporter) Later(report func()) {
 func (r *Reporter) Renewals(reports []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.until.IsZero() && r.renewed < mostReports && len(reports) > 0 {
-		r.renewals = append(r.renewals, reports)
-		r.renewed += len(reports)
+	if r.until.IsZero() && len(r.renewals) < mostReports && len(reports) > 0 {
+		r.renewals = append(r.renewals, reports...)
 		r.runLocked()
 	}
 }
@@ -86,14 +84,11 @@ func (r *Reporter) next() (report func()) {
 		r.losses = r.losses[1:]
 		return report
 	case len(r.renewals) > 0:
-		report, r.renewals[0] = r.renewals[0][0], r.renewals[0][1:]
-		if len(r.renewals[0]) == 0 {
-			r.renewals = r.renewals[1:]
-		}
-		r.renewed--
+		report, r.renewals[0] = r.renewals[0], nil
+		r.renewals = r.renewals[1:]
 		return report
 	}
-	r.losses, r.renewals, r.renewed, r.running = nil, nil, 0, false
+	r.losses, r.renewals, r.running = nil, nil, false
 	return nil
 }
 
@@ -110,6 +105,3 @@ func (r *Reporter) Busy() bool {
 	defer r.mu.Unlock()
 	return r.running
 }
-
-// Mutex returns the mutex of r, for tests which check that the user's code is never called with it held.
-func (r *Reporter) Mutex() *sync.Mutex { return &r.mu }

@@ -40,11 +40,11 @@ type ticket struct {
 	gaveUp map[*process]time.Time // when an Attach of a process last gave up
 }
 
-// mayBePutBack reports whether a process other than p may still be putting the hold back. Only an Attach of the same
-// process waits for that.
-func (t *ticket) mayBePutBack(p *process) bool {
+// mayBePutBack reports whether a process may still be putting the hold back, or has done that during the Attach c. Only
+// a later Attach of the same process waits for that.
+func (t *ticket) mayBePutBack(c *call) bool {
 	for other, at := range t.gaveUp {
-		if other != p && time.Since(at) < slack {
+		if other != c.p && time.Since(at) < slack || at.After(c.began) {
 			return true
 		}
 	}
@@ -307,7 +307,7 @@ func (w *witness) unattached(d *hold, c *call, nth int, patient bool, err error)
 	case c.p.gone.Load() || t.used || !time.Now().Before(t.until) || w.lostSinceAsked(d):
 	case errors.Is(err, relock.ErrNotHeld):
 		// An Attach that gives up may need longer to put the hold back if there are faults.
-		if nth == t.tries && (nth == 1 || calm) && !t.mayBePutBack(c.p) {
+		if nth == t.tries && (nth == 1 || calm) && t.under == 0 && !t.mayBePutBack(c) {
 			w.report("a ticket attaches its hold", "%v: %v: %v", d.names, d, err)
 		}
 	case patient && calm:

@@ -50,9 +50,6 @@ func (p *Pool) End() {
 	p.drainedLocked()
 }
 
-// NoMoreThan reports whether at most n calls and goroutines have not ended.
-func (p *Pool) NoMoreThan(n int64) bool { return p.working.Load() <= n }
-
 // Spawn runs job on a goroutine that waits for a job, or on a new one.
 func (p *Pool) Spawn(job func()) {
 	select {
@@ -109,6 +106,3 @@ func (p *Pool) drainedLocked() {
 
 // AtWork returns the number of calls, and of goroutines with a job. It is for tests.
 func (p *Pool) AtWork() int64 { return p.working.Load() - p.idle.Load() }
-
-// Mutex returns the mutex of p, for tests which check that the user's code is never called with it held.
-func (p *Pool) Mutex() *sync.Mutex { return &p.mu }

@@ -56,8 +56,8 @@ var Code = []Mistake{
 		Name: "extendUnanswered", File: "internal/engine/extend.go",
 		Omits: "An Extend without an answer fails.",
 		Changes: []Change{{
-			"if err == nil {\n\t\terr = h.extended(sent, length)",
-			"if err = h.lossOf(); err == nil {\n\t\terr = h.extended(sent, length)",
+			"if err == nil {\n\t\terr = noteExtended(h, sent, length)",
+			"if err = lossOf(h); err == nil {\n\t\terr = noteExtended(h, sent, length)",
 		}},
 	},
 	{
@@ -242,7 +242,7 @@ var Code = []Mistake{
 		Name: "lookoutEndsForGood", File: "internal/poller/poller.go",
 		Omits: "The poller runs again when somebody waits again.",
 		Changes: []Change{{
-			`p.running = len(p.waiters) > 0
+			`p.running = len(p.locks) > 0
 	return !p.running`,
 			"return len(p.waiters) == 0",
 		}},
