@@ -9,10 +9,6 @@ type suite struct {
 	tests string // a pattern of test names, or a file: its tests
 	of    kind   // the mistakes that it is to find
 	flags []string
-
-	// The suite takes long, and runs with -slow only. It makes the mistake itself, and passes if it has found it: %s is
-	// the name of the mistake.
-	slow bool
 }
 
 var suites = []suite{
@@ -60,8 +56,5 @@ var suites = []suite{
 	{name: "poller", dir: "internal/poller", tests: ".", of: code},
 	{name: "guard", dir: "internal/guard", tests: ".", of: code},
 	{name: "handoff", dir: "internal/handoff", tests: ".", of: code},
-	{name: "simulator", dir: "internal/sim", tests: "^TestSimulationFindsMistakes$/^%s$", of: scripts, slow: true,
-		flags: []string{"-sim.mistakes=50", "-sim.missed"}},
-	{name: "simulator-code", dir: "internal/sim", tests: "^TestSimulationFindsMutations$/^%s$", of: code, slow: true,
-		flags: []string{"-sim.mutations=60", "-sim.missed"}},
+	{name: "simulator", dir: "internal/sim", tests: "^TestSimulation$", of: scripts | code, flags: []string{"-sim.count=20"}},
 }
