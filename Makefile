@@ -32,7 +32,7 @@ CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockI
 OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
 RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueueIsItsModel|ListenersHear)
-FUZZ     := $(addprefix .:,Replies Inspect Names Durations) $(addprefix ./tests/locks:,Options Locker) ./internal/wake:PubSub ./internal/ticket:Ticket
+FUZZ     := $(addprefix .:,Replies Inspect Names Durations) ./internal/ticket:Ticket
 TIME     ?= 60s
 SERVERS  ?= $(abspath $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers)
 VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')
