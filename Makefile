@@ -29,7 +29,7 @@ LOCKS    := ./tests/locks
 STORMS   := ./tests/faults
 TRACES   := ./tests/faults
 CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
-OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
+OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
 RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueueIsItsModel|ListenersHear)
 FUZZ     := $(addprefix .:,Replies Inspect Names Durations) ./internal/ticket:Ticket

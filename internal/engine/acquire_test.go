@@ -20,18 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TryLock sends no request while another owner of the process holds the lock.
-func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		before := len(e.redis.Requests)
-		err := e.misses(ctx, 2, Request{Wait: 0})
-		assert.NoError(t, err)
-		assert.Zero(t, len(e.redis.Requests)-before, "requests")
-		e.unlock(1)
-	})
-}
-
 // A waiter that is blocked by a record without a lease asks again within the poll interval.
 func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -557,20 +557,3 @@ func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
 		e.unlock(2)
 	})
 }
-
-func TestCrossed(t *testing.T) {
-	t.Parallel()
-	const s = time.Second
-	for _, c := range []struct {
-		before, after time.Duration
-		want          bool
-	}{
-		{0, s - 1, false}, {s - 1, s, true}, {s, s + 1, false}, {s, 2*s - 1, false}, {s, 2 * s, true},
-		{2 * s, 4*s - 1, false}, {3 * s, 5 * s, true}, {0, 100 * s, true}, {64 * s, 100 * s, false}, {-s, s, true},
-		{1<<63 - 2, 1<<63 - 1, false}, {0, 1<<63 - 1, true},
-	} {
-		assert.Equal(t, c.want, crossed(s, c.before, c.after), "from %v to %v", c.before, c.after)
-	}
-	assert.False(t, crossed(1<<62, 0, 1<<62-1))
-	assert.True(t, crossed(1<<62, 0, 1<<62), "no overflow")
-}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -153,3 +154,11 @@ func (b *twinBench) looksAtLine(c send.Call, name string, line seenLine, e effec
 	}
 	return verb == "force" && done
 }
+
+// waitNumber returns the number of the wait that a field belongs to.
+func waitNumber(field string) int {
+	n, _ := strconv.Atoi(strings.Split(field, ":")[2])
+	return n
+}
+
+func isWriter(field string) bool { return strings.HasSuffix(field, record.WriteSuffix) }

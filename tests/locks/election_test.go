@@ -74,25 +74,6 @@ func TestElectionHasOneLeader(t *testing.T) {
 	})
 }
 
-// L3: when a leader crashes, the next candidate is elected after its lease has expired.
-func TestElectionAfterACrash(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		const lease = time.Second
-		b := locktest.NewBench(t, addr)
-		crashed, next := b.Client(WithWatchdogTimeout(lease)), b.Client()
-		term := campaign(b, crashed.NewElection(b.LockName))
-		within := term.Context()
-		b.Must(crashed.Close()) // its record stays, and is no longer renewed
-		b.Ends(within, ErrClosed)
-		start := time.Now()
-		after := campaign(b, next.NewElection(b.LockName))
-		assert.LessOrEqual(t, time.Since(start), lease+locktest.Soon/2, "time until the next leader")
-		assert.Greater(t, after.Token(), term.Token(), "number of the next term")
-		b.Must(after.Resign(ctx))
-	})
-}
-
 func TestResignMayBeRepeated(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)

@@ -14,14 +14,13 @@ type suite struct {
 var suites = []suite{
 	{name: "stories", dir: "internal/lua", tests: "^TestStories$", of: scripts},
 	{name: "semaphore-model", dir: "internal/lua", tests: "semaphore_model_test.go", of: scripts},
-	{name: "rw-model", dir: "internal/lua", tests: "rw_model_test.go", of: scripts},
 	{name: "fair-model", dir: "internal/lua", tests: "fair_model_test.go", of: scripts},
 	{name: "line-rules", dir: "internal/lua", tests: "line_rules_test.go", of: scripts},
 	{name: "short-cuts", dir: "internal/lua", tests: "shortcuts_test.go", of: scripts},
 	{name: "script-faults", dir: "internal/lua", tests: "scriptfaults_test.go", of: scripts},
 	{name: "scripts", dir: "internal/lua", tests: "scripts_test.go", of: scripts},
 	{name: "conformance", dir: "tests/locks", tests: "^(TestLock|TestFencedLock|TestFairLock|TestFencedFairLock|TestReadLock|" +
-		"TestWriteLock|TestFencedWriteLock|TestSemaphore|TestMultiLock|TestMultiLockInOneStep)$", of: scripts | code},
+		"TestWriteLock|TestFencedWriteLock|TestSemaphore|TestMultiLock)$", of: scripts | code},
 	{name: "line-grants", dir: "tests/locks", tests: "line_grants_test.go", of: scripts | code},
 	{name: "line-leaving", dir: "tests/locks", tests: "line_leaving_test.go", of: scripts | code},
 	{name: "line-expiry", dir: "tests/locks", tests: "line_expiry_test.go", of: scripts},
