@@ -397,23 +397,6 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 	})
 }
 
-// A goroutine that waits for another one of its owner, which waits for the lock, waits for the lock, too.
-func TestWaitForTheOwnersOtherGoroutineIsAWait(t *testing.T) {
-	t.Parallel()
-	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
-		e.lock(7)
-		first, second := e.lockLater(1), e.lockLater(1)
-		pass(1600 * time.Millisecond)
-		require.Len(e.t, l.longWaits(), 1)
-		assert.Equal(e.t, 2, l.longWaits()[0].Waiters)
-		e.unlock(7)
-		<-first
-		<-second
-		e.unlock(1)
-		e.unlock(1)
-	})
-}
-
 // A panic of a hook, which ends the call, leaves no wait behind.
 func TestPanicEndsTheWait(t *testing.T) {
 	t.Parallel()
