@@ -3,26 +3,11 @@
 package sim
 
 import (
-	"encoding/json"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
-
-// A seed determines one plan, which can be written and read again.
-func TestSeedNamesAPlan(t *testing.T) {
-	for seed := uint64(1); seed < 50; seed++ {
-		plan := Draw(seed, Focus{})
-		assert.Equal(t, plan, Draw(seed, Focus{}))
-		text, err := json.Marshal(plan)
-		require.NoError(t, err)
-		var again Plan
-		require.NoError(t, json.Unmarshal(text, &again))
-		assert.Equal(t, plan, again)
-	}
-}
 
 // Every kind of fault and of lock is drawn at some time.
 func TestPlansHaveEverything(t *testing.T) {

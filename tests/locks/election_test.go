@@ -237,28 +237,6 @@ func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
 	}
 }
 
-func TestCampaignEndsWithCtx(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		c := b.Client()
-		term := campaign(b, b.Client().NewElection(b.LockName))
-		e := c.NewElection(b.LockName)
-		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		_, err := e.Campaign(ctx)
-		b.MustBe(err, context.DeadlineExceeded)
-		assert.ErrorContains(t, err, "campaign")
-		b.MustBe(e.Lead(ctx, func(context.Context) error { return nil }), context.DeadlineExceeded)
-		waiting := make(chan error, 1)
-		go func() { waiting <- locktest.Second(e.Campaign(context.Background())) }()
-		testredis.Await(b, "the candidate waits", locktest.Soon, func() bool { return b.Asks(c.NewLock(b.LockName)) })
-		b.Must(c.Close())
-		b.MustBe(locktest.Await(b, "the candidate is woken", waiting), ErrClosed)
-		b.Must(term.Resign(context.Background()))
-	})
-}
-
 // The methods of a nil Term are safe, like those of a nil Hold: Campaign returns nil with an error.
 func TestNilTerm(t *testing.T) {
 	for what, term := range map[string]*Term{"nil": nil, "zero": new(Term)} {
