@@ -268,3 +268,29 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	b.Must(rw.Read().Unlock(me))
 	b.Must(rw.Read().Unlock(you))
 }
+
+// A reader that asks for the write lock waits for the other readers, and fails when only its own read lock is left.
+func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+		me, you := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		b.Must(rw.Read().Lock(me))
+		b.Must(rw.Read().Lock(you))
+		// The fields are the mode and one holder.
+		require.Equal(t, int64(2), b.Rdb.HLen(me, b.LockName).Val(), "fields: the readers do not share")
+		ok, err := rw.Write().TryLock(me, 0, 0)
+		require.NoError(t, err, "beside another reader")
+		require.False(t, ok, "beside another reader")
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		locktest.Stays(b, "it waits for the other reader", got, 100*time.Millisecond)
+		b.MustBe(rw.Write().Lock(you), ErrInvalid) // each would wait for the other
+		b.Must(rw.Read().Unlock(you))
+		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.Must(rw.Read().Unlock(me))
+		b.Must(rw.Write().Lock(me))
+		b.Must(rw.Write().Unlock(me))
+	})
+}
