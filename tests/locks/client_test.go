@@ -32,7 +32,9 @@ func TestNewSendsNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, rdb.PoolStats().TotalConns, "connections")
 	assert.NoError(t, c.Close())
+	assert.ErrorIs(t, c.Shutdown(locktest.NilCtx), ErrInvalid)
 	assert.NoError(t, (*Client)(nil).Close())
+	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
 }
 
 // S1: owners of two Clients, whose calls are sent in batches, exclude one another, and one pipeline serves many calls.
