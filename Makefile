@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help build check test bare oldest newest race valkey storm simulate explore mistakes mutations kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples \
+.PHONY: help build check test bare oldest newest race valkey storm simulate explore kills soak fuzz spec uncontended interop otel gocron ui fence bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate cycles
 
 # The versions of all tools.
@@ -29,10 +29,10 @@ LOCKS    := ./tests/locks
 STORMS   := ./tests/faults
 TRACES   := ./tests/faults
 CONFORM  := ^Test(Fenced)?(Lock|FairLock|ReadLock|WriteLock|MultiLock|MultiLockInOneStep|Semaphore)$$
-OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|ReadWriteScriptsFollow|FairQueueKeepsItsRules)
+OF_SCRIPTS := ^Test(ShortCutsDo|LineFollowsItsRules|SemaphoreScriptsFollow|FairQueueKeepsItsRules)
 # What is drawn by package rapid, and the fuzz targets, each with its package.
 RAPID    := ^Test(WatchdogKeepsValidityAndSchedule|QueueIsItsModel|ListenersHear)
-FUZZ     := $(addprefix .:,Replies Inspect Names Durations) $(addprefix ./tests/locks:,Options Locker) ./internal/wake:PubSub ./internal/ticket:Ticket
+FUZZ     := $(addprefix .:,Replies Inspect Names Durations) ./internal/ticket:Ticket
 TIME     ?= 60s
 SERVERS  ?= $(abspath $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers)
 VALKEY    = $(shell .ci/servers "$(SERVERS)" | sed -n 's/^valkey //p')
@@ -110,12 +110,6 @@ simulate: ## hours of several processes and faults in virtual time, with known s
 explore: TIME = 1h
 explore: $(TLC) ## every suite that draws from seeds, with new ones for TIME; a seed that fails gets a file in testdata/seeds
 	SCRIPTED="$(SCRIPTED)" STORMS="$(STORMS)" TRACES="$(TRACES)" RAPID="$(RAPID)" FUZZ="$(FUZZ)" TLC="$(TLC)" .ci/explore $(TIME)
-
-mistakes: ## whether the simulator finds mistakes that are made in the scripts
-	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100
-
-mutations: ## whether the simulator finds mistakes that are made in the Go code
-	go test -count=1 -run '^TestSimulationFindsMutations$$' -timeout=0 -v ./internal/sim -sim.mutations=60
 
 kills: ## which suites find which mistakes, in scripts and in the Go code: MISTAKES=regexp SUITES=regexp for some of them
 	go run ./internal/tests/kills -mistakes '$(or $(MISTAKES),.)' -suites '$(or $(SUITES),.)'

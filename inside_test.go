@@ -157,30 +157,6 @@ func awaitNodes(b *locktest.RedBench, v *RedVote, want int) {
 	})
 }
 
-// A panickingLocker is a foreign Locker whose guards panic when they are watched.
-type panickingLocker struct{ Locker }
-
-type panickingContext struct{ context.Context }
-
-func (panickingContext) Done() <-chan struct{} { panic("no channel") }
-
-func (l panickingLocker) Guard(ctx context.Context) (context.Context, error) {
-	guard, err := l.Locker.Guard(ctx)
-	return panickingContext{guard}, err
-}
-
-// A node whose guard cannot be watched is released with the others.
-func TestRedLockReleasesANodeWhoseGuardPanics(t *testing.T) {
-	b := locktest.NewSmallRedBench(t)
-	var locks []Locker
-	for _, l := range b.NodeLocks() {
-		locks = append(locks, panickingLocker{l})
-	}
-	l := b.Client().NewRedLock(locks...)
-	require.Panics(t, func() { _, _ = l.TryLock(context.Background(), 0, time.Hour) }, "in its caller, as other user code")
-	testredis.Await(t, "no node is held", locktest.Soon, func() bool { return b.Has() == 0 })
-}
-
 // The owner of a RedLock that was lost acquires it again while the nodes of the lost hold are released: a majority at once,
 // and the others with the next renewal. The nodes that are released then are not those of the new hold.
 func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {

@@ -328,51 +328,6 @@ func TestPageShowsHoldersAndWaiters(t *testing.T) {
 	})
 }
 
-// Rows keep their places while the same owners wait, also those of locks whose waits began in the same second.
-func TestRowsKeepTheirPlaces(t *testing.T) {
-	t.Parallel()
-	const locks, samples = 200, 10
-	b := newBench(t, testredis.Start(t).Addr())
-	holder, waiter := b.client(), b.client()
-	waiting, stop := context.WithCancel(ctx)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer stop()
-	for n := range locks {
-		name := fmt.Sprintf("lock:%03d", n)
-		b.hold(holder, name)
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			_, _ = waiter.NewLock(name).Acquire(waiting)
-		}()
-	}
-	b.serve()
-	leave, err := b.page.sampler.watch("")
-	require.NoError(t, err)
-	defer leave()
-	ctx, cancel := context.WithTimeout(waiting, 4*soon)
-	defer cancel()
-	var places []string
-	for s, seen := b.page.sampler.next(ctx, nil), 0; seen < samples; s = b.page.sampler.next(ctx, s) {
-		require.NotNil(t, s, "no sample in time")
-		var names []string
-		for _, l := range s.locks {
-			if !l.since.IsZero() {
-				names = append(names, l.Name)
-			}
-		}
-		if len(names) < locks { // not all wait yet
-			continue
-		}
-		if places == nil {
-			places = names
-		}
-		require.Equal(t, places, names)
-		seen++
-	}
-}
-
 // 2,000 locks are one screen of rows, and the filter finds each of them.
 func TestPageOfTwoThousandLocksHasOneScreenOfRows(t *testing.T) {
 	t.Parallel()
@@ -560,35 +515,6 @@ func TestPageOfOneLockShowsForHowLongItIsHeld(t *testing.T) {
 		assert.Contains(b, text, fresh, "another hold")
 		require.NoError(b, held.Release(ctx))
 	})
-}
-
-// Requests alone, a stream, and the form of a release say whether the lease of a hold grows.
-func TestPageOfOneLockSaysWhetherTheLeaseGrows(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, testredis.Start(t).Addr())
-	c := b.client(relock.WithWatchdogTimeout(6 * time.Second))
-	held := b.hold(c, "lock:renewed")
-	fixed := relock.ContextWithOwner(ctx)
-	require.NoError(t, c.NewLock("lock:fixed").LockLease(fixed, 10*time.Second))
-	b.serve(WithForcedRelease())
-	_, text := b.get("/lock?name=lock:renewed")
-	assert.Contains(t, text, `data-name="Lease grows">watching for 0s; a renewal is due within 3s<`)
-	stream := b.stream("/events?name=lock:fixed")
-	stream.await("watching for ")
-	testredis.Await(t, "the lease grows", soon, func() bool {
-		_, text = b.get("/lock?name=lock:renewed")
-		return strings.Contains(text, `data-name="Lease grows">yes: its process is alive<`)
-	})
-	_, text = b.get("/release?name=lock:renewed")
-	assert.Contains(t, text, "; its process is alive (the lease grows).")
-	text = stream.await("no, not in the last ")
-	assert.Contains(t, text, "its process has ended, is paused, cannot reach Redis, or asked for a lease that is not renewed")
-	assert.Contains(t, text, `<p data-key="ends">It becomes free by itself in `)
-	_, text = b.get("/release?name=lock:fixed")
-	assert.Contains(t, text, "(the lease does not grow)")
-	_, text = b.get("/?waiting=0")
-	assert.Regexp(t, `data-name="Lease"><span>[^<]+ <small>not renewed</small></span></td>`, text)
-	require.NoError(t, held.Release(ctx))
 }
 
 // The looks of requests for many locks are not remembered for ever.
@@ -1118,17 +1044,6 @@ func TestBadOptionsAreInvalid(t *testing.T) {
 	} {
 		_, err := New(bad.rdb, bad.opts...)
 		assert.ErrorIs(t, err, relock.ErrInvalid, what)
-	}
-}
-
-// A type that embeds a client of go-redis is as good as that client.
-func TestClientsBehindOtherTypesAreShown(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer rdb.Close()
-	for _, behind := range []redis.UniversalClient{struct{ *redis.Client }{rdb}, &struct{ redis.UniversalClient }{rdb}} {
-		h, err := New(behind)
-		require.NoError(t, err)
-		assert.NoError(t, h.Close())
 	}
 }
 

@@ -1,9 +1,7 @@
 package relockui
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -184,35 +182,6 @@ func TestPageSaysWhenALockBecomesFreeByItself(t *testing.T) {
 func TestLockThatIsNotThereHasNoType(t *testing.T) {
 	none := newLock(relock.Inspection{Name: "a", Type: relock.TypeNone})
 	assert.Equal(t, []factView{{"Waiting", "0"}}, newLockView(&none, nil, true, nil).Facts)
-}
-
-func TestTexts(t *testing.T) {
-	for n, want := range map[int]string{999: "999", 1000: "1,000", 1234567: "1,234,567"} {
-		assert.Equal(t, want, number(n))
-	}
-	for name, want := range map[string]string{
-		"lock:a": "lock:a", "": `""`, " a": `" a"`, "a\nb": `"a\nb"`, "\u202ea": `"\u202ea"`, "\xff": `"\xff"`,
-		`a"b`: `"a\"b"`, "ключ": "ключ",
-	} {
-		assert.Equal(t, want, readable(name))
-	}
-	assert.Equal(t, "no end", lease(-1))
-	assert.Equal(t, "expired", lease(0))
-	assert.Equal(t, "under 1s", lease(time.Millisecond))
-	assert.Equal(t, "1m1s", lease(61*time.Second+time.Millisecond))
-	java := relock.Holder{Contender: relock.Contender{Client: "c", Owner: "thread 5"}}
-	now := time.Now()
-	assert.Equal(t, "seen for 1m0s", held(java, now.Add(-time.Minute), now), "a thread may have released it in between")
-	assert.Equal(t, noneKnown, held(java, time.Time{}, now))
-	assert.Equal(t, "seen for 59s", held(relock.Holder{}, now.Add(-shortTime+time.Second), now), "it may be old")
-	assert.Equal(t, "at least 1m0s", held(relock.Holder{}, now.Add(-shortTime), now))
-	assert.Equal(t, "Redis has not answered in time.", errorText(fmt.Errorf("x: %w", os.ErrDeadlineExceeded)))
-	assert.Equal(t, "inspect: EOF.", errorText(errors.New("relock: inspect: EOF")), "a sentence follows")
-	for name, want := range map[string]string{
-		"lock:a": "lock:a", "a b'c": `'a b'\''c'`, "$x": "'$x'", "-a": "NAME", "a\nb": "NAME", "": "NAME",
-	} {
-		assert.Equal(t, "relockctl unlock "+want, unlockCommand(name))
-	}
 }
 
 // "Only waiting" lists the locks that others wait for, and the summary still counts all.

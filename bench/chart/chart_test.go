@@ -3,7 +3,6 @@ package chart
 import (
 	"encoding/xml"
 	"io"
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -51,26 +50,6 @@ func TestBarsAreAsLongAsTheirValues(t *testing.T) {
 	assert.LessOrEqual(t, l[1], float64(room))
 	assert.NotContains(t, svg, "logarithmic")
 	assert.Equal(t, 1, strings.Count(svg, `class="spread"`))
-}
-
-func TestValuesFarApartAreDrawnLogarithmically(t *testing.T) {
-	svg := draw(t, Chart{Bars: []Bar{{Mid: 1}, {Mid: 1000}, {Mid: 1e6, High: 1e7}, {Mid: 0}, {Mid: math.NaN()}}})
-	l := lengths(t, svg)
-	require.Len(t, l, 5)
-	assert.Positive(t, l[0])
-	assert.Less(t, l[0], l[1])
-	assert.Less(t, l[1], l[2])
-	assert.Zero(t, l[3])
-	assert.Zero(t, l[4])
-	assert.Contains(t, svg, "logarithmic")
-}
-
-func TestChartHasLightAndDarkColours(t *testing.T) {
-	svg := draw(t, Chart{})
-	assert.Contains(t, svg, "prefers-color-scheme:dark")
-	assert.Contains(t, svg, `class="back"`)
-	assert.NotContains(t, svg, "NaN")
-	assert.NotContains(t, svg, "Inf")
 }
 
 // A phone is 375 pixels wide, and shows a picture of that width as it is: no text is smaller than 12 pixels, and none

@@ -17,32 +17,6 @@ func usual() Fleet {
 	}
 }
 
-func TestOneProcessLosesTwoRoundTripsAWindow(t *testing.T) {
-	f := usual()
-	f.Processes = 1
-	got := f.Run(time.Second, 10*time.Second, 1)
-	// For each hand-off window, there is one round trip to release and one to acquire.
-	assert.GreaterOrEqual(t, got.Share, 0.90)
-	assert.LessOrEqual(t, got.Share, 0.94)
-	assert.Zero(t, got.Looks)
-	assert.Equal(t, float64(1), got.Even)
-	f.Goroutines = 1
-	got = f.Run(time.Second, 10*time.Second, 1)
-	assert.InDelta(t, 0.5, got.Share, 0.02, "one goroutine")
-	assert.InDelta(t, 2, got.Requests, 0.01, "one goroutine")
-	f.Slice = 0
-	f.Goroutines = 16
-	got = f.Run(time.Second, 10*time.Second, 1)
-	assert.InDelta(t, 2, got.Requests, 0.01, "without handover")
-}
-
-func TestSameSeedGivesTheSameRun(t *testing.T) {
-	f := usual()
-	a, b := f.Run(time.Second, time.Second, 7), f.Run(time.Second, time.Second, 7)
-	assert.Equal(t, b, a)
-	assert.NotEqual(t, f.Run(time.Second, time.Second, 8), a)
-}
-
 // From a release to the next critical section there is one round trip: to Redis, and with the message to the next
 // process.
 func TestGrantTakesOneRoundTrip(t *testing.T) {
@@ -85,39 +59,4 @@ func TestTenThousandProcessesAreServedInOrder(t *testing.T) {
 	assert.LessOrEqual(t, got.Looks, 0.5)
 	assert.LessOrEqual(t, got.Longest, 15*time.Duration(f.Processes)*(f.Section+f.Trip)/10)
 	assert.LessOrEqual(t, got.Load, 0.25)
-}
-
-func TestRareAsksOfLongWaits(t *testing.T) {
-	f := usual()
-	f.Processes, f.Goroutines, f.Section = 200, 1, time.Second
-	got := f.Run(5*time.Minute, 10*time.Minute, 1)
-	assert.InDelta(t, 5, got.Requests, 0.5, "an attempt, two repetitions in 200s, a confirmation and a release")
-	assert.Zero(t, got.Overtaken)
-}
-
-// The waiters of a Client for a fair lock share a channel, and each asks once a second. So its grant is always recent.
-func TestFairLockAsksOnceASecond(t *testing.T) {
-	f := usual()
-	f.Processes, f.Goroutines, f.Fair = 16, 1, true
-	got := f.Run(time.Second, 10*time.Second, 1)
-	assert.InDelta(t, 2, got.Requests, 0.05, "an attempt and a release")
-	assert.Zero(t, got.Looks)
-	f.Processes = 5000
-	got = f.Run(20*time.Second, 30*time.Second, 1)
-	assert.InDelta(t, 2+5000*1.1*f.Section.Seconds()/got.Share, got.Requests, 1)
-	assert.Equal(t, float64(1), got.Served)
-	assert.Zero(t, got.Overtaken)
-}
-
-// A grant for which the process has waited for seconds is handed off before it was renewed: turns are whole windows,
-// even if a renewal takes longer than a critical section.
-func TestOldGrantIsHandedOver(t *testing.T) {
-	f := usual()
-	f.Processes, f.Goroutines, f.Section, f.Slice = 150, 4, 10*time.Millisecond, 20*time.Millisecond
-	got := f.Run(time.Minute, time.Minute, 1) // a wait of 3s
-	assert.InDelta(t, 1.5, got.Requests, 0.05, "an attempt, a release and a renewal for two sections")
-	assert.GreaterOrEqual(t, got.Even, 0.9)
-	f.Processes, f.Trip = 30, 15*time.Millisecond
-	got = f.Run(time.Minute, time.Minute, 1)
-	assert.GreaterOrEqual(t, got.Even, 0.9)
 }

@@ -36,28 +36,6 @@ func startWaitingFor(t *testing.T, c *relock.Client, l relock.Locker) (giveUp fu
 	}
 }
 
-func TestListHasThoseWithWaitersFirst(t *testing.T) {
-	s, ctx, c := started(t)
-	for _, name := range []string{"a", "b", "c", "d"} {
-		must(t, c.NewLock(name).Lock(ctx))
-	}
-	must(t, c.NewLock("e").LockLease(ctx, 5*time.Second)) // which is no reason to be first
-	defer startWaiting(t, s, "d")()
-	time.Sleep(1100 * time.Millisecond) // the time of a wait is stored in seconds
-	defer startWaiting(t, s, "b")()
-	defer startWaiting(t, s, "b")()
-	names := func(args ...string) string {
-		t.Helper()
-		all := ""
-		for _, l := range printed[[]jsonLock](t, s.Addr(), append([]string{"list", "--json"}, args...)...) {
-			all += l.Name
-		}
-		return all
-	}
-	assert.Equal(t, "dbace", names())
-	assert.Equal(t, "db", names("--waiting"))
-}
-
 // Of two locks whose waits began in the same second, that with more waiters is first, and then the name decides.
 func TestOrderOfAListIsDefined(t *testing.T) {
 	at := time.Now()

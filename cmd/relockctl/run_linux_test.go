@@ -68,15 +68,6 @@ func TestRunOnATerminalEndsTheWait(t *testing.T) {
 	assert.Equal(t, 128+2, second.ends())
 }
 
-func TestRunOnATerminalEndsTheCommandWithTheLock(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	r, _ := beginOnTerminal(t, s.Addr(), "--lease", "3s", "--grace", "1s", "job", "--", "sh", "-c",
-		"trap '' TERM; echo ready; while :; do :; done")
-	r.prints("ready")
-	assert.Equal(t, statusLost, r.ends())
-}
-
 // The command is a process without children here, because the kernel kills only that one.
 func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	s := testredis.Start(t)

@@ -1,15 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"os"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -18,44 +13,6 @@ import (
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
 )
-
-// A logFile is written to by several goroutines.
-type logFile struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *logFile) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logFile) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// The log of the holder has the cause of the loss of the lock, also if its lease is not renewed, and within moments.
-func TestHolderLogsThatTheLockWasReleasedByForce(t *testing.T) {
-	s := testredis.Start(t)
-	var log logFile
-	c, err := relock.New(s.Client(), relock.WithLabel(""), relock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	must(t, err)
-	defer c.Close()
-	must(t, c.NewLock("lock:renewed").Lock(ctx))
-	must(t, c.NewLock("lock:leased").LockLease(ctx, time.Hour))
-	testredis.Await(t, "the holder listens", soon, func() bool {
-		return len(s.Client().PubSubChannels(ctx, "relock_client:*").Val()) == 1
-	})
-	for _, name := range []string{"lock:renewed", "lock:leased"} {
-		_, errs, status := ctl(t, s.Addr(), "y\n", "unlock", name)
-		assert.Zero(t, status, errs)
-		line := regexp.MustCompile(`(?m)^.* lock=` + name + ` .*it was released by force"$`)
-		testredis.Await(t, "the log names the cause", soon/3, func() bool { return line.MatchString(log.String()) })
-	}
-}
 
 // A beforeForce is a hook that calls then once, before the script that releases a lock by force is sent: of those that
 // unlock runs on a lock, it has the fewest keys.

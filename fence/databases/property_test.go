@@ -36,24 +36,17 @@ const (
 	atOnce   = 6 // rounds
 )
 
-// An admit admits a token in a transaction.
-type admit func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error
-
-// A writer is how a holder uses the database. The tests of mistakes replace its parts.
+// A writer is how a holder uses the database.
 type writer struct {
 	*store
-	admit admit
-	early bool // the mistake of looking before the token is admitted
-	ids   int  // of the numbers that there are
-	seed  uint64
+	ids  int // of the numbers that there are
+	seed uint64
 
 	committed, stale, repeated atomic.Int64
 }
 
 func newWriter(s *store, seed uint64) *writer {
-	return &writer{store: s, seed: seed, admit: func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
-		return s.fences.Admit(ctx, tx, resource, token)
-	}}
+	return &writer{store: s, seed: seed}
 }
 
 // run plays rounds, and returns what is wrong.
@@ -94,16 +87,6 @@ func (w *writer) run(t *testing.T, rounds int) (wrong []string) {
 // rand returns what a thread draws from.
 func (w *writer) rand(id, thread int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.seed, uint64(id*(holders*threads+1)+thread+1)))
-}
-
-// isWrong plays rounds until one of them is wrong.
-func (w *writer) isWrong(t *testing.T) {
-	for range 40 {
-		if len(w.run(t, 50)) > 0 {
-			return
-		}
-	}
-	assert.Fail(t, "the mistake was not found")
 }
 
 // A thread of a holder adds 1 to a number.
@@ -151,7 +134,7 @@ func (w *thread) tx(ctx context.Context, token int64, fn func(*sql.Tx) error, re
 	}
 	defer tx.Rollback()
 	for _, r := range resources {
-		if err := w.admit(ctx, w.store, tx, r, token); err != nil {
+		if err := w.fences.Admit(ctx, tx, r, token); err != nil {
 			return err
 		}
 		w.dawdle()
@@ -166,22 +149,11 @@ func (w *thread) tx(ctx context.Context, token int64, fn func(*sql.Tx) error, re
 func (w *thread) inOne(ctx context.Context, id int, token int64) error {
 	w.alone.RLock()
 	defer w.alone.RUnlock()
-	before := 0
-	if w.early {
-		var err error
-		if before, err = w.look(ctx, w.db, id); err != nil {
-			return err
-		}
-		w.dawdle()
-	}
 	resources := []string{w.own, resource(id)}
 	return w.tx(ctx, token, func(tx *sql.Tx) error {
 		value, err := w.look(ctx, tx, id)
 		if err != nil {
 			return err
-		}
-		if w.early {
-			value = before
 		}
 		w.dawdle()
 		if err := w.write(ctx, tx, id, value+1, token); err != nil {
@@ -196,9 +168,6 @@ func (w *thread) inOne(ctx context.Context, id int, token int64) error {
 
 // inTwo admits its token, looks, and writes in another transaction.
 func (w *thread) inTwo(ctx context.Context, id int, token int64) error {
-	if w.early {
-		return w.inOne(ctx, id, token)
-	}
 	w.alone.Lock()
 	defer w.alone.Unlock()
 	if err := w.tx(ctx, token, func(*sql.Tx) error { return nil }, resource(id)); err != nil {
@@ -270,90 +239,5 @@ func TestCommittedTokensNeverFall(t *testing.T) {
 		})
 		assert.Greater(t, w.committed.Load(), int64(*rounds), "committed")
 		assert.Greater(t, w.stale.Load(), int64(*rounds/10), "refused")
-	})
-}
-
-// The test above finds each of these mistakes.
-func TestMistakesAreFound(t *testing.T) {
-	stored := func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64, suffix string) error {
-		var stored int64
-		err := tx.QueryRowContext(ctx, s.sql("SELECT token FROM fences WHERE resource = ?"+suffix), resource).Scan(&stored)
-		if err == nil && stored > token {
-			return fence.ErrStale
-		}
-		return err
-	}
-	insert := map[fence.Dialect]string{
-		fence.Postgres: "INSERT INTO fences AS f VALUES (?, ?) ON CONFLICT (resource) DO ",
-		fence.MySQL:    "INSERT INTO fences (resource, token) VALUES (?, ?) ON DUPLICATE KEY ",
-	}
-	nothing := map[fence.Dialect]string{
-		fence.Postgres: "INSERT INTO fences VALUES (?, ?) ON CONFLICT DO NOTHING",
-		fence.MySQL:    "INSERT IGNORE INTO fences (resource, token) VALUES (?, ?)",
-	}
-	set := map[fence.Dialect]string{fence.Postgres: "UPDATE SET token = ", fence.MySQL: "UPDATE token = "}
-	mistakes := map[string]admit{
-		"no token is admitted": func(context.Context, *store, *sql.Tx, string, int64) error { return nil },
-		"locked and not compared": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
-			_, err := tx.ExecContext(ctx, s.sql(insert[s.dialect]+set[s.dialect]+"?"), resource, token, token)
-			return err
-		},
-		"admitted in a transaction of its own": func(
-			ctx context.Context, s *store, _ *sql.Tx, resource string, token int64,
-		) error {
-			return s.fences.Tx(ctx, s.db, nil, resource, token, func(*sql.Tx) error { return nil })
-		},
-		"compared and not locked": func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
-			if _, err := tx.ExecContext(ctx, s.sql(nothing[s.dialect]), resource, token); err != nil {
-				return err
-			}
-			return stored(ctx, s, tx, resource, token, "")
-		},
-		"locked, compared and not stored": func(
-			ctx context.Context, s *store, tx *sql.Tx, resource string, token int64,
-		) error {
-			if _, err := tx.ExecContext(ctx, s.sql(nothing[s.dialect]), resource, token); err != nil {
-				return err
-			}
-			return stored(ctx, s, tx, resource, token, " FOR UPDATE")
-		},
-	}
-	for _, d := range databases[:2] {
-		for name, admit := range mistakes {
-			t.Run(d.name+": "+name, func(t *testing.T) {
-				s := d.store(t, sql.LevelReadCommitted)
-				w := newWriter(s, 1)
-				w.admit = admit
-				w.isWrong(t)
-			})
-		}
-		t.Run(d.name+": a look before the token is admitted", func(t *testing.T) {
-			w := newWriter(d.store(t, sql.LevelReadCommitted), 1)
-			w.early = true
-			w.isWrong(t)
-		})
-	}
-	t.Run("MariaDB: the snapshot has the same token, and an earlier transaction", func(t *testing.T) {
-		w := newWriter(databases[1].store(t, sql.LevelRepeatableRead), 1)
-		w.admit = func(ctx context.Context, s *store, tx *sql.Tx, resource string, token int64) error {
-			_, err := tx.ExecContext(ctx, s.sql(insert[fence.MySQL]+set[fence.MySQL]+"token"), resource, token)
-			if err != nil {
-				return err
-			}
-			var last, seen sql.NullInt64
-			err = tx.QueryRowContext(ctx, s.sql("SELECT f.token, (SELECT s.token FROM fences s WHERE s.resource = ?) "+
-				"FROM fences f WHERE f.resource = ? FOR UPDATE"), resource, resource).Scan(&last, &seen)
-			switch {
-			case err != nil:
-				return err
-			case last.Int64 > token:
-				return fence.ErrStale
-			case last != seen:
-				return fence.ErrSnapshot
-			}
-			_, err = tx.ExecContext(ctx, s.sql("UPDATE fences SET token = ? WHERE resource = ?"), token, resource)
-			return err
-		}
-		w.isWrong(t)
 	})
 }

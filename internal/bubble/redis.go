@@ -51,8 +51,6 @@ type Redis struct {
 	closed  bool
 	deny    func(cmd string, args []string) bool
 	full    bool
-	rewrite func(source string) string
-	scripts map[string]string // digest that clients send -> digest of the script that runs instead
 	sources map[string]string // digest that clients send -> source
 	recent  []Command
 	count   int
@@ -79,8 +77,8 @@ type Command struct {
 
 // Start starts a server. It must be called in the bubble in which the server is used.
 func Start() *Redis {
-	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{},
-		sources: map[string]string{}, listening: map[*server.Peer]bool{}}
+	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), sources: map[string]string{},
+		listening: map[*server.Peer]bool{}}
 	r.wake = sync.NewCond(&r.mu)
 	r.mini.ClockTTL(true)
 	first, err := r.mini.Dial() // creates a server without a listener
@@ -163,7 +161,8 @@ func (r *Redis) serve(req request) {
 		r.forget(c.peer)
 		return
 	}
-	args := r.note(c.link.Name, req.args)
+	args := req.args
+	r.note(c.link.Name, args)
 	var cut bool
 	if verb := strings.ToLower(args[0]); verb == "eval" || verb == "evalsha" {
 		lost, stalled := c.link.lost()
@@ -194,34 +193,17 @@ func (r *Redis) forget(peer *server.Peer) {
 	}
 }
 
-// note records a command, and returns the command to run instead.
-func (r *Redis) note(link string, args []string) []string {
+// note records a command.
+func (r *Redis) note(link string, args []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count++
 	if r.recent = append(r.recent, Command{time.Now(), link, args}); len(r.recent) > 2*kept {
 		r.recent = append([]Command(nil), r.recent[kept:]...)
 	}
-	if len(args) < 2 {
-		return args
-	}
-	if strings.EqualFold(args[0], "eval") {
+	if len(args) > 1 && strings.EqualFold(args[0], "eval") {
 		r.sources[shaOf(args[1])] = args[1]
 	}
-	if r.rewrite == nil {
-		return args
-	}
-	switch strings.ToLower(args[0]) {
-	case "eval":
-		source := r.rewrite(args[1])
-		r.scripts[shaOf(args[1])] = shaOf(source)
-		args = append([]string{args[0], source}, args[2:]...)
-	case "evalsha":
-		if sha, ok := r.scripts[args[1]]; ok {
-			args = append([]string{args[0], sha}, args[2:]...)
-		}
-	}
-	return args
 }
 
 func shaOf(source string) string {
@@ -353,13 +335,6 @@ func (r *Redis) Fill(full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.full = full
-}
-
-// Rewrite makes Redis run the result of f for the source of each script instead of the source itself.
-func (r *Redis) Rewrite(f func(source string) string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rewrite = f
 }
 
 // Recent returns the last commands that Redis has run.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -19,65 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// TryLock sends no request while another owner of the process holds the lock.
-func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		before := len(e.redis.Requests)
-		err := e.misses(ctx, 2, Request{Wait: 0})
-		assert.NoError(t, err)
-		assert.Zero(t, len(e.redis.Requests)-before, "requests")
-		e.unlock(1)
-	})
-}
-
-// A waiter that is blocked by a record without a lease asks again within the poll interval.
-func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		d := e.PollDelay(-time.Millisecond)
-		assert.Greater(t, d, time.Duration(0), "naps for %v", d)
-		assert.LessOrEqual(t, d, e.PollInterval, "naps for %v", d)
-		for range 1000 {
-			for _, lease := range []time.Duration{0, time.Millisecond, time.Second, time.Hour, math.MaxInt64} {
-				d := e.PollDelay(lease)
-				require.Greater(t, d, time.Duration(0), "naps for %v at a lease of %v", d, lease)
-				require.LessOrEqual(t, d, e.PollInterval, "naps for %v at a lease of %v", d, lease)
-			}
-		}
-	})
-}
-
-// S3: the answer to an acquire is lost, once or repeatedly.
-func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
-	const always = 1000
-	for _, lost := range []int{0, 1, 2, 3, 4, 5, always} {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			n := 0
-			e.redis.Fault = func(verb string) fakeredis.Fault {
-				if verb == "acquire" && n < lost {
-					n++
-					return fakeredis.Fault{Err: io.EOF}
-				}
-				return fakeredis.Fault{}
-			}
-			ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
-			if lost == always {
-				require.False(t, ok, "%d answers lost", lost)
-				require.ErrorIs(t, err, io.EOF, "%d answers lost", lost)
-			} else {
-				require.NoError(t, err, "%d answers lost", lost)
-				require.True(t, ok, "%d answers lost", lost)
-				rec := e.redis.Records["x"]
-				assert.Equal(t, 1, rec.Levels, "%d answers lost: %d levels", lost, rec.Levels)
-				e.unlock(1)
-			}
-			time.Sleep(time.Second)
-			h := e.redis.Holder("x")
-			assert.Empty(t, h, "%d answers lost: %s holds the lock", lost, h)
-		})
-	}
-}
 
 // A waiter that has had an answer retries for one watchdog timeout. A caller without any answer soon gets an error.
 func TestEngineOutages(t *testing.T) {

@@ -19,38 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Close ends waiters and guards at once. It releases no lock, and Unlock works after it.
-func TestEngineCloseWakesEverybody(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := e.another()
-		other.lock(1)
-		var wg sync.WaitGroup
-		for o := Owner(2); o < 10; o++ {
-			wg.Go(func() {
-				err := e.misses(ctx, o, Request{Wait: forever})
-				assert.ErrorIs(t, err, send.ErrClosed)
-			})
-		}
-		held := newFakeLock(e.redis, "held")
-		e.take(held, 1)
-		guarded, err := e.Guard(ctx, held, 1)
-		require.NoError(t, err)
-		synctest.Wait()
-		start := time.Now()
-		assert.NoError(t, e.Close())
-		wg.Wait()
-		assert.Zero(t, time.Since(start), "time taken")
-		assert.ErrorIs(t, context.Cause(guarded), send.ErrClosed, "the guard says %v", context.Cause(guarded))
-		err = e.misses(ctx, 3, Request{Wait: 0})
-		assert.ErrorIs(t, err, send.ErrClosed, "lock after close")
-		assert.NotEmpty(t, e.redis.Holder("held"), "close has released what is held")
-		err = e.Release(ctx, held, 1)
-		assert.NoError(t, err, "unlock after close")
-		assert.Empty(t, e.redis.Holder("held"), "unlock after close")
-		other.unlock(1)
-	})
-}
-
 // An attempt that is under way while the Client closes is rolled back.
 func TestEngineCloseRollsBackAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -9,7 +9,6 @@ package engine
 import (
 	"context"
 	"io"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -362,30 +361,6 @@ func TestRecordIsDeletedAfterAReentryBesideItsUnlock(t *testing.T) {
 				e.assertHeld()
 				time.Sleep(2 * time.Minute)
 				e.assertFree("the record that nobody holds")
-			})
-		})
-	}
-}
-
-// The same with the longest watchdog timeout: the time now plus the timeout overflows.
-func TestRecordIsDeletedAfterAnOutageWithAnEndlessWatchdogTimeout(t *testing.T) {
-	for name, takes := range map[string]func(ctx context.Context, e *bubbleEngine){
-		"Lock": func(_ context.Context, e *bubbleEngine) { e.lock(2) },
-		"Attach": func(ctx context.Context, e *bubbleEngine) {
-			d, err := e.detached(ctx, time.Hour)
-			require.NoError(e.t, err)
-			require.NoError(e.t, e.attach(ctx, 2, d))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(math.MaxInt64))
-				time.Sleep(time.Second)
-				takes(ctx, e)
-				e.outage(time.Minute)
-				require.ErrorContains(t, e.unlockErr(2), "not confirmed")
-				time.Sleep(2 * time.Minute)
-				e.assertFree("the record long after the outage")
 			})
 		})
 	}

@@ -372,3 +372,11 @@ func TestLateTryIsRolledBackAfterTheReleaseOfTheAdopter(t *testing.T) {
 		e.assertFree("the record that nobody holds")
 	})
 }
+
+// A re-entry acquires nothing, whenever it runs: it needs no tombstone.
+func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
+	for holdCount, acquires := range map[int]bool{1: true, 2: false} {
+		x := target{Attempt: contract.Attempt{HoldCount: holdCount}}
+		assert.Equal(t, acquires, x.effect().Acquires)
+	}
+}

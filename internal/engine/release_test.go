@@ -19,25 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// S3: an attempt without an answer is abandoned as soon as ctx is done. It is rolled back at once, and again after
-// Redis has run it.
-func TestEngineRollsBackAnAttemptThatWasGivenUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.faults(fakeredis.Fault{Late: 3 * time.Second}, "acquire")
-		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		err := e.misses(ctx, 1, Request{Wait: forever})
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		took := time.Since(start)
-		assert.Equal(t, 900*time.Millisecond, took, "came back after %v", took)
-		time.Sleep(2500 * time.Millisecond)
-		e.assertFree("holds a lock that was given up")
-		n := e.redis.Count("release")
-		assert.Equal(t, 2, n, "rolled back %d times", n)
-	})
-}
-
 // S3: the record of an attempt that runs after its rollback expires with its lease, and is not renewed.
 func TestEngineAttemptThatRunsAfterItsRollbackExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -145,29 +126,6 @@ func TestEngineTryThatRunsDuringTheReleaseIsRolledBack(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		e.assertFree("the record of a try that ran after the release")
 	})
-}
-
-// S3: a release whose answer is lost is repeated, and decrements the hold count once.
-func TestEngineLostAnswersOfARelease(t *testing.T) {
-	for _, lost := range []int{1, 2, 5} {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.lock(1)
-			e.lock(1)
-			n := 0
-			e.fail(func(verb string) fakeredis.Fault {
-				if verb == "release" && n%(lost+1) < lost {
-					n++
-					return fakeredis.Fault{Err: io.EOF}
-				}
-				n++
-				return fakeredis.Fault{}
-			})
-			e.unlock(1)
-			assert.Equal(t, 1, e.redis.Records["x"].Levels, "levels are left after one of two unlocks")
-			e.unlock(1)
-			e.assertFree("the lock is still held")
-		})
-	}
 }
 
 // A release that Redis never confirms returns an error within UnlockTime. The hold ends, and is not renewed any more.
@@ -281,23 +239,6 @@ func TestUnconfirmedUnlockForgetsAHoldThatNobodyUses(t *testing.T) {
 		assert.Zero(t, e.names(), "lock states that are left")
 		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
 	})
-}
-
-// A rollback that reaches Redis before its attempt is sent again.
-func TestEngineRollbackThatOvertakesItsAttempt(t *testing.T) {
-	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.faults(fakeredis.Fault{Ghost: late}, "acquire")
-			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
-			defer cancel()
-			err := e.misses(ctx, 1, Request{Wait: forever})
-			require.Error(t, err)
-			e.heal()
-			time.Sleep(1500 * time.Millisecond)
-			h := e.redis.Holder("x")
-			assert.Empty(t, h, "%s, which ran %v late, holds the lock", h, late)
-		})
-	}
 }
 
 // The engine treats a panic of a hook as an error: it rolls the request back at once, and leaves nothing behind.

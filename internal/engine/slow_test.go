@@ -397,23 +397,6 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 	})
 }
 
-// A goroutine that waits for another one of its owner, which waits for the lock, waits for the lock, too.
-func TestWaitForTheOwnersOtherGoroutineIsAWait(t *testing.T) {
-	t.Parallel()
-	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
-		e.lock(7)
-		first, second := e.lockLater(1), e.lockLater(1)
-		pass(1600 * time.Millisecond)
-		require.Len(e.t, l.longWaits(), 1)
-		assert.Equal(e.t, 2, l.longWaits()[0].Waiters)
-		e.unlock(7)
-		<-first
-		<-second
-		e.unlock(1)
-		e.unlock(1)
-	})
-}
-
 // A panic of a hook, which ends the call, leaves no wait behind.
 func TestPanicEndsTheWait(t *testing.T) {
 	t.Parallel()
@@ -556,21 +539,4 @@ func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
 		assert.Zero(t, e.slowWalkers())
 		e.unlock(2)
 	})
-}
-
-func TestCrossed(t *testing.T) {
-	t.Parallel()
-	const s = time.Second
-	for _, c := range []struct {
-		before, after time.Duration
-		want          bool
-	}{
-		{0, s - 1, false}, {s - 1, s, true}, {s, s + 1, false}, {s, 2*s - 1, false}, {s, 2 * s, true},
-		{2 * s, 4*s - 1, false}, {3 * s, 5 * s, true}, {0, 100 * s, true}, {64 * s, 100 * s, false}, {-s, s, true},
-		{1<<63 - 2, 1<<63 - 1, false}, {0, 1<<63 - 1, true},
-	} {
-		assert.Equal(t, c.want, crossed(s, c.before, c.after), "from %v to %v", c.before, c.after)
-	}
-	assert.False(t, crossed(1<<62, 0, 1<<62-1))
-	assert.True(t, crossed(1<<62, 0, 1<<62), "no overflow")
 }

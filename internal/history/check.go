@@ -47,7 +47,7 @@ var rules = []struct {
 	{"order", order},
 	{"late", late},
 	{"stuck", stuck},
-	{"model", model},
+	{"count", counts},
 }
 
 // Check returns how h violates the rules, with only a few violations of each rule.
@@ -122,8 +122,8 @@ func exclusion(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// tokens checks that no two holds have the same token, and an owner that asked after another hold was granted has a
-// greater one.
+// tokens checks that no two holds have the same token, and that an owner that asked after another hold was granted, or
+// held the lock after it, has a greater one.
 func tokens(h History, _ Rules) (wrong []string) {
 	byName := make(map[string][]Op)
 	for _, hold := range h.Holds {
@@ -136,6 +136,13 @@ func tokens(h History, _ Rules) (wrong []string) {
 					wrong,
 					fmt.Sprintf("a re-entry of %s changed the token from %d to %d", op.Name, hold.Take.Token, op.Token),
 				)
+			}
+		}
+	}
+	for _, of := range spans(h) {
+		for i, b := range of[min(1, len(of)):] {
+			if a := of[i]; a.Take.Token != 0 && b.Take.Token != 0 && b.Take.Token <= a.Take.Token {
+				wrong = append(wrong, fmt.Sprintf("held one after the other: %v; and %v", a, b))
 			}
 		}
 	}
@@ -330,6 +337,31 @@ func answers(h History, _ Rules) (wrong []string) {
 						op.Call,
 					),
 				)
+			}
+		}
+	}
+	return wrong
+}
+
+// counts checks that the hold count is that of the acquires and releases so far. It is kept locally, so it counts whether
+// or not Redis has confirmed a release.
+func counts(h History, _ Rules) (wrong []string) {
+	for _, of := range spans(h) {
+		for _, s := range of {
+			count := s.Take.Level
+			for _, op := range s.Then {
+				if op.Outcome == Lost || op.Outcome == NotHeld || op.Return > s.until {
+					break
+				}
+				switch {
+				case op.Kind == Give:
+					count--
+				case op.Kind == Take && op.Outcome == Done:
+					count++
+				}
+				if op.Level != count && (op.Outcome == Done || op.Kind == Give && op.Level > 0) {
+					wrong = append(wrong, fmt.Sprintf("%v: the hold count is %d at %v, and not %d", s, op.Level, op.Return, count))
+				}
 			}
 		}
 	}

@@ -188,51 +188,6 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	})
 }
 
-// A server that was unreachable finds at most two renewals of each lease when it is back.
-func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		f.slow = 18 * time.Second
-		const many = 1000
-		leases := make([]*Lease, many)
-		for i := range leases {
-			l, _ := newLease(f.watchdog)
-			leases[i] = l
-			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
-		}
-		time.Sleep(testLease - 3*time.Second)
-		for _, l := range leases {
-			asked := f.timesAsked(l)
-			require.Len(t, asked, MostRenewals)
-			require.LessOrEqual(t, asked[1]-asked[0], renewTime+testLease/30)
-		}
-	})
-}
-
-// A lease with two renewals under way is renewed again when one of them has ended, whatever the answer is: here both
-// were overtaken by a re-entry, and the next renewal has become due since.
-func TestWatchdogRenewsALeaseWithMostRenewalsWhenOneEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const short = time.Second
-		f := newFakeRecords(t)
-		f.slow = 900 * time.Millisecond
-		l, ends := f.watch(short, true)
-		time.Sleep(600 * time.Millisecond)
-		asked := f.timesAsked(l)
-		require.Len(t, asked, MostRenewals)
-		f.watchdog.Extend(l, time.Now(), short, true)
-		f.mu.Lock()
-		f.slow = 0
-		f.mu.Unlock()
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		require.Zero(t, ends.times, "Redis has answered every renewal, and the lease ended: %v", ends.cause)
-		assert.Equal(t, asked[0]+900*time.Millisecond, f.timesAsked(l)[MostRenewals], "the next renewal")
-		f.watchdog.Remove(l)
-	})
-}
-
 // A lease with that many does not keep the watchdog busy, also if the watchdog looks at it just before it ends, because
 // another lease is due then. Such a look had no end, with the mutex held.
 func TestWatchdogSleepsWhileALeaseHasMostRenewals(t *testing.T) {
@@ -292,28 +247,6 @@ func (f *fakeRecords) slowly(slow []time.Duration, answers ...Renewal) {
 		}
 		return a
 	}
-}
-
-// A renewal that is answered after a later one makes room for another, if one is needed: the lease does not end because
-// the last one hangs. It is not due sooner than after an error, because the lease did not get shorter.
-func TestWatchdogRenewsAgainAfterAnAnswerThatWasOvertaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		f.slowly([]time.Duration{15 * time.Second, 0, time.Hour})
-		l, ends := f.watch(testLease, true)
-		time.Sleep(24 * time.Second)
-		asked := f.timesAsked(l)
-		require.Len(t, asked, 3, "renewals: one is slow, one was answered, one hangs")
-		until := f.watchdog.At(f.watchdog.End(l))
-		require.Equal(t, asked[1]+Validity(testLease), until, "the second renewal was answered")
-		time.Sleep(4 * time.Second)
-		asked = f.timesAsked(l)
-		require.Len(t, asked, 4, "renewals after the slow one was answered")
-		assert.Equal(t, asked[2]+(until-asked[2])/4, asked[3])
-		time.Sleep(testLease)
-		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-		f.watchdog.Remove(l)
-	})
 }
 
 // A lease that lasts until its limit is not renewed any more, also if an earlier renewal fails after that. It ends at
@@ -436,31 +369,6 @@ func TestWatchdogRenewsAgainAfterAHookHasEndedTheGoroutine(t *testing.T) {
 	})
 }
 
-// L4: a lease ends at once when its record no longer exists.
-func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		f.answer = func(*Lease) Renewal { return Renewal{Held: false} }
-		l, ends := f.watch(testLease, true)
-		<-ends.ended
-		assert.LessOrEqual(t, ends.at, testLease/3)
-		assert.ErrorIs(t, ends.cause, ErrGone)
-		assert.Len(t, f.timesAsked(l), 1, "renewals")
-	})
-}
-
-// A lease that the watchdog renews once is renewed until it is removed, also if its owner asks for a lease after that.
-func TestWatchdogRenewsALeaseThatWasAskedForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := f.watch(testLease, true)
-		f.watchdog.Extend(l, time.Now(), time.Second, false)
-		time.Sleep(time.Hour)
-		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-		f.watchdog.Remove(l)
-	})
-}
-
 // An explicit lease that is renewed from now on is renewed until its limit, however long a renewal would last.
 func TestWatchdogRenewsAnExplicitLeaseUntilItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -471,21 +379,6 @@ func TestWatchdogRenewsAnExplicitLeaseUntilItsLimit(t *testing.T) {
 		f.watchdog.Renew(l, testLease)
 		<-ends.ended
 		assert.Equal(t, 20*time.Second, ends.at)
-	})
-}
-
-// A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
-func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := f.watch(testLease, true)
-		until := f.watchdog.End(l)
-		f.watchdog.Shorten(l, time.Now().Add(time.Second))
-		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
-		assert.Equal(t, until, f.watchdog.End(l))
-		time.Sleep(time.Hour)
-		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-		f.watchdog.Remove(l)
 	})
 }
 
@@ -534,5 +427,20 @@ func TestWatchdogManyLeases(t *testing.T) {
 		}
 		mean := sum / len(f.calls)
 		assert.GreaterOrEqual(t, mean, 50, "%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
+	})
+}
+
+// A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
+func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := f.watch(testLease, true)
+		until := f.watchdog.End(l)
+		f.watchdog.Shorten(l, time.Now().Add(time.Second))
+		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
+		assert.Equal(t, until, f.watchdog.End(l))
+		time.Sleep(time.Hour)
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		f.watchdog.Remove(l)
 	})
 }

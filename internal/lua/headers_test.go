@@ -90,19 +90,3 @@ func checkHeader(text string) string {
 	}
 	return ""
 }
-
-func TestScriptHeadersAreChecked(t *testing.T) {
-	const good = "-- Does something useful.\n--\n-- KEYS[1]  the lock\n-- ARGV[1]  the field\n-- Returns  {1}\n\nlocal " +
-		"a, b = KEYS[1], ARGV[1]\n"
-	assert.Empty(t, checkHeader(good), "a good header is refused")
-	for name, text := range map[string]string{
-		"undeclared":  good + "local c = ARGV[2]\n",
-		"unused":      strings.Replace(good, ", ARGV[1]", ", 1", 1),
-		"no returns":  strings.Replace(good, "-- Returns  {1}\n", "", 1),
-		"no purpose":  strings.Replace(good, "Does something useful.", "", 1),
-		"no header":   "return 1\n",
-		"no key line": strings.Replace(good, "-- KEYS[1]  the lock\n", "", 1),
-	} {
-		assert.NotEmpty(t, checkHeader(text), "%s: a bad header is accepted", name)
-	}
-}

@@ -72,39 +72,3 @@ func checkLoops(text, all string) (loops int, faults []string) {
 	}
 	return loops, faults
 }
-
-func TestLoopsWithoutABoundAreFound(t *testing.T) {
-	const all = "local most_holds = 10000 -- fields\nlocal n = redis.call('hlen', lock)\n"
-	for _, good := range []string{
-		"for i = 1, 8 do\n",
-		"for i = 1, most_holds do\n",
-		"-- At most most_holds.\nfor i = 1, #list, 2 do\n",
-		"    -- At most #KEYS.\n    while next(list) do\n",
-		"-- At most 3.\nfor _, x in ipairs(list) do\n",
-		"-- At most most_holds.\nlocal all = redis.call('hgetall', lock)\n",
-		"local some = redis.call('zrangebyscore', key, '-inf', '+inf', 'limit', 0, 8)\n",
-		"local some = redis.call('hrandfield', lock, 8)\n",
-		"-- waits for all\nreturn 'for'\n",
-	} {
-		_, faults := checkLoops(good, all)
-		assert.Empty(t, faults, good)
-	}
-	for _, bad := range []string{
-		"for i = 1, levels do\n",
-		"for i = 1, n do\n",
-		"for i = 1, #list, 2 do\n",
-		"-- At most n.\nfor i = 1, #list, 2 do\n",
-		"-- At most most_fields.\nfor i = 1, #list, 2 do\n",
-		"-- At most most_holds.\n\nfor i = 1, #list, 2 do\n",
-		"while true do\n",
-		"repeat\n",
-		"if x then for _, y in ipairs(x) do z(y) end end\n",
-		"local all = redis.call('hgetall', lock)\n",
-		"local all = redis.call('lrange', q.waiters, 0, -1)\n",
-		"local all = redis.call('zrangebyscore', key, '-inf', '+inf')\n",
-		"local all = redis.call('hrandfield', lock, fields, 'withvalues')\n",
-	} {
-		_, faults := checkLoops(bad, all)
-		assert.Len(t, faults, 1, bad)
-	}
-}

@@ -379,6 +379,8 @@ var hostileData = []struct {
 	kinds   string // that read these data
 	refused bool   // every method answers ErrNotALock, and leaves all as it is
 }{
+	{"a big hash", sameKey,
+		"for i = 1, 30000 do redis.call('hset', KEYS[1], 'field' .. i, i) end", "lock fair read write semaphore", false},
 	{"a reader of very many levels", sameKey,
 		"redis.call('hset', KEYS[1], 'mode', 'read', holder, VERYMANY) expire(KEYS[1])", "lock fair read write", true},
 	{"a reader of relock of very many levels", sameKey,

@@ -135,24 +135,6 @@ func TestCommandsOfAPipelineHaveWordsOfTheirOwn(t *testing.T) {
 
 func make2(c Call) []Call { return []Call{c, c} }
 
-// The caller waits for answers that take longer than a quarter of a second, and no connection is closed, also if the
-// context limits how long go-redis waits for them.
-func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
-	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
-	b := newBench(t, func(c *Config) { c.Transport = NewRedis(rdb, Synced{}) })
-	r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
-	require.NoError(t, b.do(r).Err) // so that there is a connection
-	p.Latency(150 * time.Millisecond)
-	dials := rdb.PoolStats().Misses
-	a := b.do(r)
-	p.Latency(0)
-	require.NoError(t, a.Err)
-	assert.Zero(t, a.Unknown)
-	assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections")
-}
-
 // A bounded call rests on the way in which go-redis makes up the read timeout of a command: see Timed.
 func TestBoundIsTheReadTimeoutOfTheCommand(t *testing.T) {
 	t.Parallel()

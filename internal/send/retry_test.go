@@ -257,29 +257,6 @@ func TestEndedConnectionsAreUsedUp(t *testing.T) {
 	}
 }
 
-func TestCallIsRepeatedUntilItIsAnswered(t *testing.T) {
-	in(t, func(b *bench) {
-		var n atomic.Int64
-		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
-			switch n.Add(1) {
-			case 1:
-				return nil, io.EOF // it may still run
-			case 2:
-				return nil, refusal("READONLY You can't write")
-			}
-			return echo(c), nil
-		})
-		start := time.Now()
-		a := b.do(request("x"))
-		answers(t, "x", a)
-		assert.Equal(t, 1, a.Unknown)
-		assert.Equal(t, 1, a.Lost)
-		assert.Zero(t, a.Orphans)
-		assert.True(t, a.Sent.After(start), "of the try that was answered")
-		assert.Less(t, time.Since(start), 10*firstPause)
-	})
-}
-
 func TestFinalErrorIsNotRepeated(t *testing.T) {
 	in(t, func(b *bench) {
 		for _, err := range []error{refusal("WRONGTYPE x"), ErrNotSynced, NotALock("x", "holds data", nil)} {

@@ -271,24 +271,6 @@ func TestBoundedCallWithoutAnAnswerIsSentAgain(t *testing.T) {
 	assert.NotEqual(t, goid.Get(), list[1].goroutine)
 }
 
-// When Redis is slow, but not so slow that a call has no answer in time, callers stop sending calls themselves.
-func TestSlowAnswersEndBounds(t *testing.T) {
-	t.Parallel()
-	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	var seen traces
-	rdb := p.Client()
-	rdb.AddHook(traced("", &seen))
-	b := newTimedBench(t, rdb)
-	b.bounds()
-	p.Latency(boundedTime / boundShare)
-	assert.NoError(t, b.send(context.Background()).Err)
-	seen.take()
-	assert.NoError(t, b.send(context.Background()).Err)
-	assert.NotEqual(t, goid.Get(), seen.take()[0].goroutine)
-	p.Latency(0)
-	b.bounds()
-}
-
 // A bounded call that gets no connection was not sent, and goes out in another way, also if a hook reads its words.
 func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	s := testredis.Mini(t)

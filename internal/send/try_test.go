@@ -94,24 +94,6 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 	})
 }
 
-// A try that has ended just before its caller left is an orphan, too.
-func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
-	in(t, func(b *bench) {
-		late := new(orphans)
-		d, r := &detached{sender: b.Sender, caller: context.Background(), wake: make(chan struct{}, maxTries)}, request("x")
-		r.OnOrphan = late
-		_, cancel := context.WithCancel(context.Background())
-		underWay := []*try{{of: d, req: r, cancel: cancel}, {of: d, req: r, cancel: cancel}}
-		for _, ended := range underWay {
-			b.asking.Add(1)
-			ended.finish()
-		}
-		d.abandon(underWay)
-		synctest.Wait()
-		assert.Len(t, late.all(), 2)
-	})
-}
-
 func TestHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(func(context.Context, Call) (any, error) {

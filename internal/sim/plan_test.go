@@ -3,28 +3,11 @@
 package sim
 
 import (
-	"cmp"
-	"encoding/json"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
-
-// A seed determines one plan, which can be written and read again.
-func TestSeedNamesAPlan(t *testing.T) {
-	for seed := uint64(1); seed < 50; seed++ {
-		plan := Draw(seed, Focus{})
-		assert.Equal(t, plan, Draw(seed, Focus{}))
-		text, err := json.Marshal(plan)
-		require.NoError(t, err)
-		var again Plan
-		require.NoError(t, json.Unmarshal(text, &again))
-		assert.Equal(t, plan, again)
-	}
-}
 
 // Every kind of fault and of lock is drawn at some time.
 func TestPlansHaveEverything(t *testing.T) {
@@ -48,37 +31,4 @@ func TestPlansHaveEverything(t *testing.T) {
 		assert.True(t, kinds[k], k)
 		assert.Equal(t, slices.Contains(movable, k), moves[k], k)
 	}
-}
-
-// dense returns a plan that usually has short leases, and many faults in a short time, or none, because a fault
-// excuses much.
-func dense(p Plan, focus Focus) Plan {
-	d := drawer{newRand(p.Seed, -1), focus}
-	p.Phases = p.Phases[:2]
-	if d.IntN(2) == 0 {
-		p.Watchdog = 3 * time.Second
-	}
-	for i := range p.Phases {
-		phase := &p.Phases[i]
-		phase.Length, phase.Idle = min(phase.Length, time.Minute), min(phase.Idle, 20*time.Second)
-		for k := range phase.Workers {
-			w := &phase.Workers[k]
-			w.Start, w.Rounds = d.upTo(5*time.Second), 60
-			w.Section, w.Rest = min(w.Section, 15*time.Second), min(w.Rest, time.Second)
-			if slices.Contains(focus.Faults, "degrade") { // this fault ends holds that last
-				w.Section = 15 * time.Second
-			}
-		}
-		if p.Seed%2 == 0 {
-			phase.Faults, phase.Crash = nil, false
-		}
-		for _, f := range slices.Clone(phase.Faults) {
-			for range 3 {
-				f.At, f.For = d.upTo(phase.Length), min(f.For, d.about(100*time.Millisecond, 20*time.Second))
-				phase.Faults = append(phase.Faults, f)
-			}
-		}
-		slices.SortFunc(phase.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
-	}
-	return p
 }

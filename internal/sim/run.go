@@ -45,13 +45,8 @@ type Verdict struct {
 	Report   string // of a violation: what happened before it
 }
 
-// options change how a plan is played.
-type options struct {
-	rewrite func(source string) string // of scripts, or nil
-}
-
 // Play plays a plan in a bubble.
-func Play(t *testing.T, plan Plan, o options) (v Verdict) {
+func Play(t *testing.T, plan Plan) (v Verdict) {
 	v.Plan = plan
 	hangs := time.AfterFunc(stuck, func() {
 		all := make([]byte, 1<<22)
@@ -68,7 +63,6 @@ func Play(t *testing.T, plan Plan, o options) (v Verdict) {
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(plan)
 		for _, r := range w.redis {
-			r.Rewrite(o.rewrite)
 			r.Look(func(m *miniredis.Miniredis) {
 				for key, value := range others {
 					_ = m.Set(key, value)

@@ -42,7 +42,7 @@ func TestSimulation(t *testing.T) {
 		require.NoError(t, err)
 		plan := parse(t, string(text))
 		for range *simAgain {
-			if v := Play(t, plan, options{}); v.Found != nil {
+			if v := Play(t, plan); v.Found != nil {
 				tell(t, v, true)
 			}
 		}
@@ -60,7 +60,7 @@ func TestSimulation(t *testing.T) {
 			plan = parse(t, q.File)
 		}
 		for range *simAgain {
-			v := Play(q.T, plan, options{})
+			v := Play(q.T, plan)
 			q.Note(plan.String())
 			virtual.Add(int64(v.Took))
 			holds.Add(int64(v.Holds))
@@ -126,8 +126,8 @@ func tell(t *testing.T, v Verdict, bad bool) string {
 
 // reduce removes from a plan what it does not need to fail, and logs the result.
 func reduce(t *testing.T, plan Plan) Plan {
-	small := Reduce(plan, 2, func(p Plan) *Violation { return Play(t, p, options{}).Found }, t.Logf)
-	v := Play(t, small, options{})
+	small := Reduce(plan, 2, func(p Plan) *Violation { return Play(t, p).Found }, t.Logf)
+	v := Play(t, small)
 	text, err := json.Marshal(small)
 	require.NoError(t, err)
 	file, err := os.CreateTemp("", "sim-*.json")

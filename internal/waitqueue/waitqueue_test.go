@@ -38,16 +38,6 @@ func names(ws []*waiter) (all []string) {
 	return all
 }
 
-func TestOneIsAdmittedAtATime(t *testing.T) {
-	var q queue
-	require.True(t, q.TryEnter())
-	require.False(t, q.TryEnter())
-	require.True(t, q.Taken())
-	q.Release()
-	require.False(t, q.Taken())
-	require.True(t, q.TryEnter())
-}
-
 // Waiters that came at the same time are admitted in the order of their arrival.
 func TestWaitersOfOneMomentAreAdmittedInOrder(t *testing.T) {
 	var q queue
@@ -55,63 +45,6 @@ func TestWaitersOfOneMomentAreAdmittedInOrder(t *testing.T) {
 		q.Add(name, 7)
 	}
 	require.Equal(t, []string{"a", "b", "c"}, names(q.All()))
-}
-
-func TestWaitersAreAdmittedInOrder(t *testing.T) {
-	var q queue
-	require.True(t, q.TryEnter())
-	a, b := q.Add("a", 1), q.Add("b", 2)
-	require.Same(t, a, q.First())
-	require.Equal(t, []string{"a", "b"}, names(q.All()))
-	q.Release()
-	require.True(t, done(a))
-	require.False(t, done(b))
-	require.False(t, q.TryEnter(), "a newcomer slips in before a waiter")
-	q.Release()
-	require.True(t, done(b))
-	q.Release()
-	require.Nil(t, q.First())
-	require.True(t, q.TryEnter())
-}
-
-func TestWaiterThatComesBackKeepsItsPlace(t *testing.T) {
-	var q queue
-	q.TryEnter()
-	q.Add("b", 2)
-	q.Add("d", 4)
-	q.Add("c", 3)
-	q.Add("a", 1)
-	require.Equal(t, []string{"a", "b", "c", "d"}, names(q.All()))
-}
-
-func TestLeavingPassesOnWhatWasGranted(t *testing.T) {
-	var q queue
-	q.TryEnter()
-	a, b, c := q.Add("a", 1), q.Add("b", 2), q.Add("c", 3)
-	q.Leave(b)
-	require.False(t, done(b))
-	require.False(t, b.Waits())
-	q.Release()
-	require.True(t, done(a))
-	q.Leave(a) // it was admitted but no longer needs it
-	require.True(t, done(c))
-	q.Leave(c)
-	require.False(t, q.Taken())
-}
-
-func TestRefusedWaitersHaveNothingToPassOn(t *testing.T) {
-	var q queue
-	q.TryEnter()
-	a, b, c := q.Add("a", 1), q.Add("b", 2), q.Add("c", 3)
-	q.FailBehind(1, errRefused)
-	require.False(t, done(a))
-	for _, w := range []*waiter{b, c} {
-		require.True(t, done(w))
-		require.ErrorIs(t, w.Err, errRefused)
-		q.Leave(w)
-	}
-	require.True(t, q.Taken())
-	require.Same(t, a, q.First())
 }
 
 func TestAllWaitersAreRefused(t *testing.T) {

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,8 +38,6 @@ type exiting struct {
 }
 
 func (e exiting) Node(string) Node { return Node{"", e.dial} }
-
-func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
 func newFakePubSub(t *testing.T) (*waketest.Server, *Hub) {
 	s := &waketest.Server{}
@@ -556,60 +552,6 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		)
 		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
 	})
-}
-
-// After random joins, leaves and cuts, a ready listener receives every message of its channel and no other.
-func TestPubSubReadyListenersHearEveryMessage(t *testing.T) {
-	for seed := range 20 {
-		synctest.Test(t, func(t *testing.T) { readyListenersHearEveryMessage(t, seed) })
-	}
-}
-
-func readyListenersHearEveryMessage(t *testing.T, seed int) {
-	s, p := newFakePubSub(t)
-	rng := newRand(seed)
-	names := []string{"a", "b", "c"}
-	var listening []*Listener
-	for step := range 500 {
-		switch rng.IntN(6) {
-		case 0, 1:
-			listening = append(listening, p.Join(names[rng.IntN(len(names))]))
-		case 2:
-			if len(listening) > 0 {
-				i := rng.IntN(len(listening))
-				listening[i].Leave()
-				listening = slices.Delete(listening, i, i+1)
-			}
-		case 3:
-			time.Sleep(time.Duration(rng.IntN(int(2 * p.idleTTL))))
-		case 4:
-			if rng.IntN(5) == 0 {
-				s.Cut()
-				time.Sleep(5 * time.Second) // longer than the longest pause between connections
-			}
-		case 5:
-			name := names[rng.IntN(len(names))]
-			for _, l := range listening {
-				woken(l)
-			}
-			synctest.Wait()
-			assertLists(t, p)
-			s.Publish(name)
-			for _, l := range listening {
-				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
-				require.Equal(
-					t,
-					l.Name() == name,
-					woken(l),
-					"seed %d step %d: a listener of %s, woken by a message on %s",
-					seed,
-					step,
-					l.Name(),
-					name,
-				)
-			}
-		}
-	}
 }
 
 // A server that closes connections, or does not answer, is told of when that has lasted for some seconds. It is not told

@@ -408,7 +408,6 @@ func TestGoModRequiresNoMoreThanNeeded(t *testing.T) {
 	slices.Sort(direct)
 	want := []string{
 		"github.com/alicebob/miniredis/v2", // tests, examples, relocktest
-		"github.com/anishathalye/porcupine",
 		"github.com/google/uuid",
 		"github.com/petermattis/goid",
 		"github.com/redis/go-redis/v9",

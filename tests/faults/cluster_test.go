@@ -18,7 +18,6 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -109,26 +108,6 @@ func hears(b *locktest.ClusterBench, c *Client) {
 		})
 		return heard
 	})
-}
-
-// The script of a release grants a fair lock to a waiter, whose subscription is in the shard of the lock.
-func TestClusterFairLockIsGranted(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewClusterBench(t, testredis.StartCluster(t, 3, 0))
-	l := b.Client().NewFairLock(b.LockName)
-	b.Must(l.Lock(ctx))
-	got := b.StartWaiter(b.Client(WithPollInterval(time.Hour)).NewFairLock(b.LockName))
-	testredis.Await(
-		b,
-		"the waiter can be granted the lock",
-		locktest.ClusterSoon,
-		func() bool { return len(locktest.FairPlaces(b.Admin, b.LockName)) == 1 },
-	)
-	r, err := locktest.Send(locktest.ClientOf(l), locktest.RecordOf(l).Release(locktest.Released(b.Admin.HKeys(ctx, b.LockName).Val()[0], 0, false)))
-	b.Must(err)
-	assert.Equal(t, send.Reply{1, 0, 1}, r, "released, and granted")
-	gets(b, "the waiter has been told", got)
-	b.MustBe(l.Unlock(ctx), ErrLockLost)
 }
 
 // The slot of a lock moves to another master while it is held and awaited: the hold is renewed there, and the waiter is
@@ -378,24 +357,6 @@ func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 		testredis.Await(b, "the lock is free", locktest.ClusterSoon, func() bool {
 			n, err := to.Client().Exists(ctx, name).Result()
 			return err == nil && n == 0
-		})
-	}
-}
-
-// A hold moves from one Client to another.
-func TestClusterHoldMoves(t *testing.T) {
-	t.Parallel()
-	cluster := testredis.StartCluster(t, 3, 0)
-	for _, k := range locktest.Detachable {
-		t.Run(k.Name, func(t *testing.T) {
-			b := locktest.NewClusterBench(t, cluster)
-			c1, c2 := b.Client(), b.Client()
-			ticket := b.Detach(b.Hold(k.One(c1, b.LockName)), time.Minute)
-			b.Excludes(k.Rival(c2, b.LockName))
-			b.Must(b.Attach(c2, ticket).Release(ctx))
-			b.Follows(k.Rival(c1, b.LockName))
-			_, err := c1.Attach(ctx, ticket)
-			b.MustBe(err, ErrNotHeld)
 		})
 	}
 }

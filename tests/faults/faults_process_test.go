@@ -154,27 +154,6 @@ func TestFaultPausedHolderFindsItsGuardEnded(t *testing.T) {
 	})
 }
 
-// A process is paused between its request and the answer for longer than the lease, and another client holds the lock
-// meanwhile. When the process continues it asks again, and holds what it reports.
-func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
-	t.Parallel()
-	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		if k.Red { // its nodes have timeouts of their own
-			return
-		}
-		over := &locktest.FaultBench{Bench: &locktest.Bench{T: b.T, Addr: b.Proxy.Addr(), LockName: b.LockName, Rdb: b.Rdb}}
-		answer := b.Proxy.On(k.Takes, testredis.DelayReply(100*time.Millisecond))
-		c := startChild(over, nil, "take", k.Name)
-		locktest.AwaitFor(b.Bench, "it is granted", answer.Fired(), childStart)
-		c.signal(syscall.SIGSTOP)
-		next := k.Rival(b.Direct, b.LockName)
-		b.Must(next.Lock(ctx))
-		b.Must(next.Unlock(ctx))
-		c.signal(syscall.SIGCONT)
-		c.says("held, guard: <nil>, alive: true")
-	})
-}
-
 // Row 60: a holder is killed. Waiters acquire the lock when its lease expires, and not later.
 func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 	t.Parallel()

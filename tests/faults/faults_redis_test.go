@@ -9,7 +9,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -383,49 +381,6 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 	}
 }
 
-// Row 21: a Client that was given the address of a replica learns what is wrong, long before a failover would take.
-func TestFaultAddressOfAReplicaIsReportedSoon(t *testing.T) {
-	t.Parallel()
-	addr := testredis.Start(t).Addr()
-	require.NoError(t, testredis.Client(t, addr).Do(ctx, "replicaof", "127.0.0.1", "1").Err())
-	c, err := New(testredis.Client(t, addr))
-	require.NoError(t, err)
-	for name, l := range map[string]Locker{"plain": c.NewLock("l"), "fair": c.NewFairLock("f"), "read": c.NewRWLock("rw").Read()} {
-		start := time.Now()
-		assert.ErrorContains(t, l.Lock(ctx), "this is a replica: use the address of the primary: READONLY", name)
-		assert.Less(t, time.Since(start), 10*time.Second, name) // not the watchdog timeout
-	}
-	start := time.Now()
-	assert.NoError(t, c.Close())
-	assert.Less(t, time.Since(start), 3*time.Second, "Close")
-}
-
-// A mock in place of Redis returns an error for each request. Close does not wait for rollbacks, which fail, too.
-func TestCloseOfAClientOfAMockIsQuick(t *testing.T) {
-	t.Parallel()
-	rdb := testredis.Client(t, testredis.Mini(t).Addr())
-	rdb.AddHook(mockHook{})
-	c, err := New(rdb)
-	require.NoError(t, err)
-	assert.ErrorContains(t, c.NewLock("l").Lock(ctx), "not expected")
-	start := time.Now()
-	assert.NoError(t, c.Close())
-	assert.Less(t, time.Since(start), 4*time.Second)
-}
-
-// A mockHook is the hook of a mock that expects no request.
-type mockHook struct{ redis.Hook }
-
-func (mockHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (mockHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error { return errors.New("this call was not expected") }
-}
-
-func (mockHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(context.Context, []redis.Cmder) error { return errors.New("this call was not expected") }
-}
-
 // Row 22: Redis loads its data, for seconds.
 func TestFaultWaiterRidesOutLoading(t *testing.T) {
 	t.Parallel()
@@ -555,49 +510,6 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	})
 }
 
-// A channel that is subscribed while a script blocks Redis does not count as refused: it is subscribed afterwards.
-func TestSubscriptionRidesOutABusyScript(t *testing.T) {
-	b := locktest.NewFaultBench(t, "--busy-reply-threshold", "50")
-	hub := locktest.EngineOf(b.Client()).Hub()
-	before := hub.Join(b.LockName + "before")
-	defer before.Leave()
-	testredis.Await(b, "the connection works", locktest.Soon, before.Confirmed)
-	end := busyScript(b)
-	l := hub.Join(b.LockName + "meanwhile")
-	defer l.Leave()
-	locktest.Stays(b, "it is refused", l.Ready, 300*time.Millisecond)
-	end()
-	testredis.Await(b, "it is subscribed", locktest.Soon, l.Confirmed)
-	assert.False(b, l.Refused())
-}
-
-// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names
-// the cause, and still contains the answer of Redis.
-func TestForgottenPasswordIsNamed(t *testing.T) {
-	t.Parallel()
-	locktest.OnFaultLocks(t, ownRedis(), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
-		admin := b.Server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
-		b.Must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
-		defer func() { b.Must(admin.ConfigSet(ctx, "requirepass", "").Err()) }()
-		l := k.One(b.Client(), b.LockName)
-		for what, err := range map[string]error{
-			"Lock": l.Lock(ctx), "TryLock": locktest.Second(l.TryLock(ctx, time.Hour, 0)),
-			"Inspect":  locktest.Second(b.Client().Inspect(ctx, b.LockName)),
-			"IsLocked": locktest.Second(l.IsLocked(ctx)),
-		} {
-			if assert.Error(b, err, what) {
-				assert.ErrorContains(b, err, "NOAUTH", what)
-				assert.NotErrorIs(b, err, ErrNotALock, what)
-			}
-			var answer redis.Error
-			if !k.Red {
-				assert.ErrorAs(b, err, &answer, "%s: the answer of Redis", what)
-			}
-		}
-	})
-}
-
 // Row 56: the password is changed, and connections with the old one are cut.
 func TestFaultChangedPasswordIsReported(t *testing.T) {
 	t.Parallel()
@@ -694,37 +606,6 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	testredis.Await(t, "it is rolled back", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().AtWork == 0 })
 	b.Must(b.Rdb.Del(ctx, b.WaitsKey()).Err()) // tombstones, which get no expiry without this permission
 	testredis.Await(t, "no lock without a lease is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
-}
-
-// Row 37: a Redis that was paused for three seconds does not get the same renewals again and again.
-func TestPausedRedisRunsFewRenewals(t *testing.T) {
-	t.Parallel()
-	server := testredis.Start(t)
-	b := locktest.NewBench(t, server.Addr())
-	const many, length = 50, 15 * time.Second
-	c := b.Client(WithWatchdogTimeout(length))
-	var locks []*Lock
-	for i := range many {
-		l := c.NewLock(fmt.Sprint(b.LockName, "-", i))
-		b.Must(l.Lock(ctx))
-		locks = append(locks, l)
-	}
-	guarded, err := locks[0].Guard(ctx)
-	b.Must(err)
-	before := b.ScriptRuns()
-	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is paused
-	server.Freeze()
-	time.Sleep(3 * time.Second) // long enough to repeat them several times
-	server.Thaw()
-	time.Sleep(100 * time.Millisecond) // all requests that were sent meanwhile run now; their number is not known
-	runs := float64(b.ScriptRuns()-before) / many
-	t.Logf("%.1f renewals for each lease", runs)
-	// Its subscription may have been replaced, too: then all holds are checked once more.
-	assert.LessOrEqual(t, runs, lease.MostRenewals+1.5, "renewals for each lease")
-	b.Must(guarded.Err())
-	for _, l := range locks {
-		b.Must(l.Unlock(ctx))
-	}
 }
 
 // A rotation takes away what a user needs, and gives it back.

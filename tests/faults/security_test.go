@@ -342,7 +342,6 @@ func TestSmallestPermissionsAreEnoughAndNeeded(t *testing.T) {
 	all := slices.Concat(locktest.SmallestKeys, locktest.SmallestChannels, locktest.SmallestCommands, locktest.SmallestWakeups)
 	testWithoutEval(t, b, d, all)
 	testEnough(t, b, d, all)
-	testWithoutWakeups(t, b, d, all, locktest.SmallestWakeups)
 
 	// Every other permission is needed by a lock type, whose error names it.
 	type lack struct{ right, kind string }
@@ -393,7 +392,6 @@ func TestSmallestPermissionsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	all := slices.Concat(locktest.SmallestKeys, locktest.SmallestChannels, locktest.SmallestCommands, locktest.SmallestClusterWakeups, locktest.SmallestCluster)
 	testWithoutEval(t, b, d, all)
 	testEnough(t, b, d, all)
-	testWithoutWakeups(t, b, d, all, locktest.SmallestClusterWakeups)
 	for _, right := range locktest.SmallestCluster {
 		assert.Error(
 			t,
@@ -424,71 +422,6 @@ func testEnough(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all []s
 	}
 	each.Wait()
 	assert.Empty(t, logged.String(), "logged")
-}
-
-// testWithoutWakeups removes the permissions to subscribe and to publish, one at a time: locks work, and waiters poll.
-func testWithoutWakeups(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all, wakeups []string) {
-	publish, subscribe, unsubscribe := wakeups[0], wakeups[1], wakeups[2]
-	var each sync.WaitGroup
-	defer each.Wait()
-	for _, lack := range []struct {
-		right, kind            string
-		notTold, silent, warns bool
-	}{
-		{"", "lock", false, false, false},
-		{publish, "lock", false, true, false},
-		{subscribe, "lock", true, false, true},
-		{unsubscribe, "lock", false, false, true},
-		{locktest.SmallestChannels[0], "lock", true, true, true},
-		{publish, "semaphore", false, true, false},
-		{locktest.SmallestChannels[2], "semaphore", true, true, true},
-		{locktest.SmallestChannels[1], "read", true, false, true}, // a writer asks every second anyway
-		{locktest.SmallestChannels[3], "lock", false, false, false},
-	} {
-		var logged locktest.LockedBuffer
-		const slow = 5 * time.Second // about the time that it takes without a notification
-		log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
-		user := d.User(b, locktest.Without(all, lack.right), log, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
-		other := d.User(b, all, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
-		kind := locktest.KindCalled(lack.kind)
-		one, rival := kind.One, kind.Rival
-		name := locktest.OrderName()
-		// handOver returns how long it takes until a waiter learns of a release.
-		handOver := func(from, to Locker) (time.Duration, error) {
-			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
-			if err := from.Lock(holder); err != nil {
-				return 0, err
-			}
-			got := make(chan error, 1)
-			go func() { got <- to.Lock(waiter) }()
-			locktest.AwaitListener(t, to, got)
-			time.Sleep(300 * time.Millisecond) // until the attempt after the subscription has ended
-			start := time.Now()
-			if err := from.Unlock(holder); err != nil {
-				return 0, err
-			}
-			err := <-got
-			return time.Since(start), errors.Join(err, to.Unlock(waiter))
-		}
-		waitgroup.Go(&each, func() {
-			toUser, err := handOver(rival(other, name), one(user, name))
-			fromUser, err2 := handOver(one(user, name), rival(other, name))
-			time.Sleep(time.Second) // longer than the idle TTL of a channel
-			assert.NoError(t, err, "without %q", lack.right)
-			assert.NoError(t, err2, "without %q", lack.right)
-			assert.Equal(t, lack.notTold, toUser > slow/2, "without %q the user hears of a release after %v", lack.right, toUser)
-			assert.Equal(t, lack.silent, fromUser > slow/2, "without %q others hear of its release after %v", lack.right, fromUser)
-			log := logged.String()
-			assert.Equal(
-				t,
-				map[bool]int{true: 1}[lack.warns],
-				strings.Count(log, "level="),
-				"without %q, logged: %s",
-				lack.right,
-				log,
-			)
-		})
-	}
 }
 
 // A user without permission for the channel of its Client notices a forced release at its next renewal. Nothing else
@@ -672,31 +605,5 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		case len(text) > 4000:
 			assert.Fail(t, fmt.Sprintf("%d bytes: %.500s", len(text), text))
 		}
-	}
-}
-
-// That a TLS connection in the pool has been closed shows only when it is used. However many are closed, a lock is
-// acquired.
-func TestEndedTLSConnectionsFailNoLock(t *testing.T) {
-	t.Parallel()
-	const connections = 40
-	s, addr, config := testredis.StartTLS(t)
-	rdb := testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig, o.PoolSize = config, connections })
-	c, err := New(rdb)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, c.Close()) })
-	var all sync.WaitGroup
-	for i := range connections {
-		waitgroup.Go(
-			&all,
-			func() { assert.ErrorIs(t, rdb.BLPop(ctx, time.Second, fmt.Sprint("nothing", i)).Err(), redis.Nil) },
-		)
-	}
-	all.Wait()
-	require.Equal(t, uint32(connections), rdb.PoolStats().IdleConns)
-	s.Restart()
-	for _, l := range []Locker{c.NewLock("a"), c.NewFairLock("b")} {
-		require.NoError(t, l.Lock(ctx))
-		assert.NoError(t, l.Unlock(ctx))
 	}
 }

@@ -220,33 +220,6 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 	}
 }
 
-// A RedLock has no time to ask its nodes for their mode, which is a question without an answer here, however long.
-func TestRedLockIsReleasedByForceOnClustersThatTellNoMode(t *testing.T) {
-	t.Parallel()
-	addrs := make([]string, 3)
-	for i := range addrs {
-		addrs[i] = testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
-	}
-	for kind := range ofEitherMode(t, addrs[0]) {
-		b := locktest.NewBench(t, addrs[0])
-		var all, held []Locker
-		for _, addr := range addrs {
-			held = append(held, b.ClientOn(asksForSlots(t, addr)).NewLock(b.LockName))
-			nodes := b.ClientOn(ofEitherMode(t, addr)[kind], WithRedLockNodeTimeout(time.Second))
-			all = append(all, nodes.NewLock(b.LockName))
-			b.Must(held[len(held)-1].LockLease(ctx, time.Hour))
-		}
-		freed, err := locktest.ClientOf(all[0]).NewRedLock(all...).ForceUnlock(ctx)
-		b.Must(err)
-		assert.True(t, freed, kind)
-		for _, l := range held {
-			locked, err := l.IsLocked(ctx)
-			b.Must(err)
-			assert.False(t, locked, kind)
-		}
-	}
-}
-
 // A user may have the permissions to publish and to subscribe for the mode of its servers only: those for the other
 // mode are not missed.
 func TestMessagesOfAUserWithThePermissionsForOneMode(t *testing.T) {
@@ -312,47 +285,6 @@ func TestClientsOfEveryKindOnAServerWithoutShardedChannels(t *testing.T) {
 		for name, c := range clients {
 			passes(b, kind, kind.Name+", from "+name, c, other)
 			passes(b, kind, kind.Name+", to "+name, other, c)
-		}
-	}
-}
-
-// A ClusterClient on a Sentinel deployment, and the client of redis.NewFailoverClient, notify each other, also after a
-// failover.
-func TestClientsOfASentinelNotifyEachOther(t *testing.T) {
-	t.Parallel()
-	s := testredis.StartSentinel(t, 1)
-	rdb := s.Client()
-	b := &locktest.Bench{T: t, LockName: fmt.Sprintf("lock-%06d", locktest.Benches.Add(1)), Rdb: rdb, Nodes: []*redis.Client{rdb}}
-	t.Cleanup(b.CheckNothingIsLeft)
-	sentinel := redis.NewSentinelClient(&redis.Options{Addr: s.Addrs()[0]})
-	t.Cleanup(func() { assert.NoError(t, sentinel.Close()) })
-	bySlot := locktest.WithSlots(t, func(ctx context.Context) ([]redis.ClusterNode, error) {
-		master, err := sentinel.GetMasterAddrByName(ctx, s.MasterName()).Result()
-		if err != nil {
-			return nil, err
-		}
-		nodes := []redis.ClusterNode{{Addr: master[0] + ":" + master[1]}}
-		replicas, err := sentinel.Replicas(ctx, s.MasterName()).Result()
-		for _, r := range replicas {
-			nodes = append(nodes, redis.ClusterNode{Addr: r["ip"] + ":" + r["port"]})
-		}
-		return nodes, err
-	})
-	clients := clientsOn(b, map[string]redis.UniversalClient{"FailoverClient": rdb, "ClusterClient": bySlot})
-	one, many := clients["FailoverClient"], clients["ClusterClient"]
-	for _, when := range []string{"before", "after"} {
-		for _, kind := range locktest.RecordLocks {
-			passes(b, kind, kind.Name+", to the ClusterClient, "+when, one, many)
-			passes(b, kind, kind.Name+", from the ClusterClient, "+when, many, one)
-		}
-		if when == "before" {
-			s.Failover()
-		}
-		for name, c := range clients {
-			testredis.Await(b, name+" has found the new primary", locktest.Soon, func() bool {
-				ok, err := c.NewLock(b.LockName+name).TryLock(ctx, 0, time.Millisecond)
-				return ok && err == nil
-			})
 		}
 	}
 }

@@ -7,9 +7,6 @@ package locks
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -157,106 +154,6 @@ func TestBusyIsToldFromAnOutage(t *testing.T) {
 						time.Sleep(time.Minute)
 					}
 					release()
-				})
-			})
-		}
-	}
-}
-
-// A lock is busy only where an owner was seen: callers of one process that are behind one another, and whose Redis does
-// not answer, are not told so, however soon their time is up. Nobody holds the lock.
-func TestNobodyIsBusyWhereNoOwnerWasSeen(t *testing.T) {
-	t.Parallel()
-	for _, c := range busyCases() {
-		if strings.Contains(c.name, "behind") {
-			continue // another lock of the same type
-		}
-		for _, wait := range []time.Duration{0, 20, 100, 150, 200, 250, 300, 450, 550, 700, 1000} {
-			wait *= time.Millisecond
-			t.Run(fmt.Sprintf("%s/%v", c.name, wait), func(t *testing.T) {
-				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-					var clients []*Client
-					var links []*bubble.Link
-					for i := range 3 {
-						client, link := v.Client(i)
-						clients, links = append(clients, client), append(links, link)
-					}
-					l := c.waits(clients)
-					require.NoError(v, l.Do(ctx, nothing)) // there are connections
-					time.Sleep(time.Second)
-					locktest.Silent(func() {
-						for round := range 3 {
-							var all sync.WaitGroup
-							for i := range 6 {
-								all.Go(func() {
-									if time.Sleep(time.Duration(i) * 15 * time.Millisecond); i%2 == 1 {
-										ok, err := l.TryLock(ctx, wait, 0)
-										assert.False(v, ok)
-										assert.Error(v, err, "TryLock %d in round %d", i, round)
-										return
-									}
-									ctx, cancel := context.WithTimeout(ctx, max(wait, 1))
-									defer cancel()
-									err := l.Lock(ctx)
-									assert.ErrorIs(v, err, context.DeadlineExceeded)
-									assert.NotErrorIs(v, err, ErrBusy, "Lock %d in round %d", i, round)
-								})
-							}
-							all.Wait()
-						}
-					}, links...)
-					time.Sleep(time.Minute)
-				})
-			})
-		}
-	}
-}
-
-// A slow Redis that answers each request is no reason to fail: callers of one process are told that the lock is busy, and
-// no later than 0.2s after their time is up, which is one answer.
-func TestBusyIsToldInTimeByASlowRedis(t *testing.T) {
-	t.Parallel()
-	for _, c := range busyCases() {
-		if strings.HasPrefix(c.name, "MultiLock") {
-			continue // several answers
-		}
-		for _, here := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/%v", c.name, here), func(t *testing.T) {
-				locktest.InVirtualTime(t, 3, func(v *locktest.Virtual) {
-					var mine, others []*Client
-					for i := range 3 {
-						client, link := v.Client(i)
-						link.Set(func(c *bubble.Conditions) { c.Latency = 60 * time.Millisecond })
-						other, _ := v.Client(i)
-						mine, others = append(mine, client), append(others, other)
-					}
-					l, release := c.waits(mine), func() {}
-					require.NoError(v, l.Do(ctx, nothing)) // there are connections
-					time.Sleep(time.Second)
-					if !here {
-						release = c.keeps(v, others)
-					}
-					var all sync.WaitGroup
-					for i := range 12 {
-						wait := time.Duration((i+11)%12) * 25 * time.Millisecond // the first one waits the longest
-						all.Go(func() {
-							if time.Sleep(time.Duration(i) * time.Millisecond); here && i == 0 {
-								assert.NoError(v, l.LockLease(ctx, 2*time.Second))
-								return
-							}
-							start := time.Now()
-							ok, err := l.TryLock(ctx, wait+5*time.Millisecond, 0)
-							assert.NoError(v, err)
-							assert.LessOrEqual(v, time.Since(start), wait+205*time.Millisecond)
-							assert.Equal(v, here && strings.Contains(c.name, "read"), ok)
-							if ok {
-								assert.NoError(v, l.Unlock(ctx))
-							}
-						})
-					}
-					all.Wait()
-					release()
-					time.Sleep(time.Minute)
 				})
 			})
 		}

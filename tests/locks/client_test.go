@@ -2,7 +2,6 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/petermattis/goid"
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
@@ -34,110 +32,9 @@ func TestNewSendsNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, rdb.PoolStats().TotalConns, "connections")
 	assert.NoError(t, c.Close())
+	assert.ErrorIs(t, c.Shutdown(locktest.NilCtx), ErrInvalid)
 	assert.NoError(t, (*Client)(nil).Close())
-}
-
-func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
-	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	defer rdb.Close()
-	c, err := New(rdb)
-	require.NoError(t, err)
-	defer c.Close()
-	l := c.NewLock("x")
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	err = l.Lock(ctx)
-	assert.NotErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "refused")
-	ok, err := l.TryLock(ctx, 0, 0)
-	assert.False(t, ok)
-	assert.Error(t, err)
-}
-
-// With the defaults of go-redis callers send their requests themselves while Redis is fast, if their context leaves the
-// time for that. Hooks see each request once, whenever they were added.
-func TestCallersSendTheirRequestsWithTheDefaultsOfGoRedis(t *testing.T) {
-	t.Parallel()
-	server, cluster := testredis.Start(t), testredis.StartCluster(t, 3, 0)
-	knows := redis.NewClusterClient(&redis.ClusterOptions{
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-			return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Addr()}}}}, nil
-		},
-	})
-	t.Cleanup(func() { assert.NoError(t, knows.Close()) })
-	for name, rdb := range map[string]redis.UniversalClient{
-		"single":                         server.Client(),
-		"sentinel":                       testredis.StartSentinel(t, 1).Client(),
-		"cluster":                        cluster.Client(),
-		"ClusterClient that knows slots": knows,
-	} {
-		t.Run(name, func(t *testing.T) { testCallersSend(t, rdb) })
-	}
-}
-
-func testCallersSend(t *testing.T, rdb redis.UniversalClient) {
-	first, last := new(senders), new(senders)
-	rdb.AddHook(locktest.CommandHook(first.add))
-	c, err := New(rdb)
-	require.NoError(t, err)
-	defer c.Close()
-	rdb.AddHook(locktest.CommandHook(last.add))
-	l := c.NewLock("senders")
-	section := func(lock func() error) (sent, byCaller bool) {
-		first.take()
-		last.take()
-		require.NoError(t, lock())
-		require.NoError(t, l.Unlock(ctx))
-		outer, inner := first.take(), last.take()
-		return slices.Equal(outer, inner) && len(inner) == 2, slices.Equal(inner, []int64{goid.Get(), goid.Get()})
-	}
-	lock := func(ctx context.Context) func() error { return func() error { return l.Lock(ctx) } }
-	cancellable, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for name, lock := range map[string]func() error{
-		"background":  lock(ctx),
-		"cancellable": lock(cancellable),
-		"deadline": func() error {
-			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-			defer cancel()
-			return l.Lock(ctx)
-		},
-		"TryLock": func() error {
-			ok, err := l.TryLock(ctx, 3*time.Second, 0)
-			assert.True(t, ok)
-			return err
-		},
-	} {
-		testredis.Await(t, name, time.Minute, func() bool { // when Redis has answered fast for a while
-			sent, byCaller := section(lock)
-			return sent && byCaller
-		})
-	}
-}
-
-// senders are the goroutines on which scripts were sent.
-type senders struct {
-	mu   sync.Mutex // guards list
-	list []int64
-}
-
-func (s *senders) add(cmd redis.Cmder) {
-	if cmd.Name() != "evalsha" {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.list = append(s.list, goid.Get())
-}
-
-// take returns the list and empties it.
-func (s *senders) take() []int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := s.list
-	s.list = nil
-	return list
+	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
 }
 
 // S1: owners of two Clients, whose calls are sent in batches, exclude one another, and one pipeline serves many calls.
@@ -337,68 +234,6 @@ func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 	})
 }
 
-// Whatever happens at the same time, Shutdown ends when nothing is held, and leaves no record.
-func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
-	t.Parallel()
-	addr := testredis.Start(t).Addr()
-	for range locktest.Full(5, 40) {
-		b := locktest.NewBench(t, addr)
-		c := b.Client()
-		rw := c.NewRWLock(b.LockName + ":rw")
-		locks := []Locker{
-			c.NewLock(b.LockName),
-			c.NewLock(b.LockName+":fenced", Fenced()),
-			c.NewFairLock(b.LockName + ":fair"),
-			rw.Read(),
-			rw.Write(),
-			c.NewMultiLock(c.NewLock(b.LockName), c.NewFairLock(b.LockName+":fair")),
-		}
-		var wg sync.WaitGroup
-		for i := range 4 * len(locks) {
-			waitgroup.Go(&wg, func() {
-				l := locks[i%len(locks)]
-				for {
-					err := l.Lock(ctx)
-					if errors.Is(err, ErrClosed) {
-						return
-					}
-					if !assert.NoError(b, err) {
-						return
-					}
-					assert.NoError(b, l.Unlock(ctx))
-				}
-			})
-		}
-		testredis.Await(b, "they work", locktest.Soon, func() bool { return locktest.EngineOf(c).Probe().Stats().Fields > 50 })
-		assert.NoError(b, c.Shutdown(ctx))
-		wg.Wait()
-	}
-}
-
-func TestShutdownLetsHoldersFinish(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client()
-	l := c.NewLock(b.LockName, Fenced())
-	require.NoError(t, l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	require.NoError(t, err)
-	assert.ErrorIs(t, c.Shutdown(locktest.NilCtx), ErrInvalid)
-	done := make(chan error, 1)
-	go func() { done <- c.Shutdown(ctx) }()
-	<-guarded.Done()
-	_, err = l.Token(ctx)
-	require.NoError(t, err)
-	levels, err := l.HoldCount(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, 1, levels)
-	require.NoError(t, l.Unlock(ctx))
-	assert.NoError(t, <-done)
-	_, err = l.IsLocked(ctx)
-	assert.ErrorIs(t, err, ErrClosed)
-	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
-}
-
 // A holder that finishes its work during Shutdown may extend its lease, also that of a MultiLock.
 func TestShutdownLetsHoldersExtend(t *testing.T) {
 	t.Parallel()
@@ -479,37 +314,6 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 	defer cancel()
 	assert.ErrorContains(t, l.Lock(ctx), "of this process (orders-1) holds it")
 	require.NoError(t, l.Unlock(context.Background()))
-}
-
-// Without permission for its key a process has no label; locks and Inspect work.
-func TestLabelWithoutPermissions(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	b := locktest.NewBench(t, s.Addr())
-	require.NoError(
-		t,
-		b.Rdb.Do(ctx, "acl", "setuser", "some", "on", ">secret", "+@all", "~lock-*", "~*{lock-*", "&*").Err(),
-	)
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "some", Password: "secret"})
-	defer rdb.Close()
-	var log locktest.LockedBuffer
-	c := b.ClientOn(
-		rdb,
-		WithLabel("orders-1"),
-		WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
-	)
-	l := c.NewLock(b.LockName)
-	require.NoError(t, l.Lock(ctx))
-	for range 3 {
-		i, err := c.Inspect(ctx, b.LockName)
-		require.NoError(t, err)
-		require.Len(t, i.Holders, 1)
-		assert.Empty(t, i.Holders[0].Label)
-	}
-	require.NoError(t, l.Unlock(ctx))
-	testredis.Await(b, "the log has it", locktest.Soon, func() bool { return strings.Contains(log.String(), "relock_client") })
-	require.NoError(t, c.Close())
-	assert.Equal(t, 1, strings.Count(log.String(), "level=DEBUG"), "lines for the label, and for those of others")
 }
 
 // A Client with an empty label writes nothing about itself to Redis.

@@ -74,25 +74,6 @@ func TestElectionHasOneLeader(t *testing.T) {
 	})
 }
 
-// L3: when a leader crashes, the next candidate is elected after its lease has expired.
-func TestElectionAfterACrash(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		const lease = time.Second
-		b := locktest.NewBench(t, addr)
-		crashed, next := b.Client(WithWatchdogTimeout(lease)), b.Client()
-		term := campaign(b, crashed.NewElection(b.LockName))
-		within := term.Context()
-		b.Must(crashed.Close()) // its record stays, and is no longer renewed
-		b.Ends(within, ErrClosed)
-		start := time.Now()
-		after := campaign(b, next.NewElection(b.LockName))
-		assert.LessOrEqual(t, time.Since(start), lease+locktest.Soon/2, "time until the next leader")
-		assert.Greater(t, after.Token(), term.Token(), "number of the next term")
-		b.Must(after.Resign(ctx))
-	})
-}
-
 func TestResignMayBeRepeated(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
 		b := locktest.NewBench(t, addr)
@@ -254,28 +235,6 @@ func TestCampaignGoesOnAfterALossBeforeItsTerm(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestCampaignEndsWithCtx(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		c := b.Client()
-		term := campaign(b, b.Client().NewElection(b.LockName))
-		e := c.NewElection(b.LockName)
-		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		_, err := e.Campaign(ctx)
-		b.MustBe(err, context.DeadlineExceeded)
-		assert.ErrorContains(t, err, "campaign")
-		b.MustBe(e.Lead(ctx, func(context.Context) error { return nil }), context.DeadlineExceeded)
-		waiting := make(chan error, 1)
-		go func() { waiting <- locktest.Second(e.Campaign(context.Background())) }()
-		testredis.Await(b, "the candidate waits", locktest.Soon, func() bool { return b.Asks(c.NewLock(b.LockName)) })
-		b.Must(c.Close())
-		b.MustBe(locktest.Await(b, "the candidate is woken", waiting), ErrClosed)
-		b.Must(term.Resign(context.Background()))
-	})
 }
 
 // The methods of a nil Term are safe, like those of a nil Hold: Campaign returns nil with an error.

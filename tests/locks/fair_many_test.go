@@ -102,20 +102,6 @@ func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 	}
 }
 
-// A full queue takes no more waiters of relock, but those of Java, which join it all the same.
-func TestFairFullQueueWithJava(t *testing.T) {
-	t.Parallel()
-	q := newFairQueue(locktest.NewBench(t, testredis.Start(t).Addr()))
-	q.join(false, 20_000)
-	q.join(true, 1)
-	o, _ := q.asks(10_000)
-	assert.Equal(t, farPlaces, o.Standing.Ahead())
-	_, err := locktest.SendAttempt(q.client, q.lock,
-		contract.Attempt{Field: locktest.JavaOther + ":2", Lease: time.Minute, HoldCount: 1, Delivery: contract.Push, Asked: 1})
-	require.NoError(t, err)
-	q.check("nobody has joined")
-}
-
 // farBehind returns a queue in which a real waiter is far behind others, and can be granted the lock; when it has acquired
 // the lock; and what has it unlock.
 func farBehind(t *testing.T) (q *fairQueue, unlock func(), acquired chan time.Time) {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
@@ -120,38 +119,6 @@ func (q *servedQueue) served() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.got)
-}
-
-// While 20 waiters wait, they send about one request per second each, even behind a head that has crashed.
-func TestFairWaitersPollOncePerSecond(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	q := servedQueue{Bench: b.Bench}
-	held := b.Direct.NewFairLock(b.LockName)
-	b.Must(held.Lock(ctx))
-	// A Java head that has crashed, for a while.
-	b.Must(b.Rdb.RPush(ctx, "redisson_lock_queue:{"+b.LockName+"}", "java:1").Err())
-	b.Must(
-		b.Rdb.ZAdd(
-			ctx,
-			"redisson_lock_timeout:{"+b.LockName+"}",
-			redis.Z{Score: float64(time.Now().Add(8 * time.Second).UnixMilli()), Member: "java:1"},
-		).Err(),
-	)
-	c := b.Client()
-	const waiters = 20
-	var want []string
-	for i := range waiters {
-		q.join(ctx, c.NewFairLock(b.LockName), fmt.Sprint(i))
-		want = append(want, fmt.Sprint(i))
-	}
-	b.Must(held.Unlock(ctx))
-	before := b.ScriptRuns()
-	const watch = 3 * time.Second
-	time.Sleep(watch) // the requests of this period are counted
-	calls := b.ScriptRuns() - before
-	assert.LessOrEqual(t, calls, int(1.5*waiters*watch.Seconds()), "calls of %d waiters in %v", waiters, watch)
-	assert.NotZero(t, calls, "calls of %d waiters in %v", waiters, watch)
-	q.wantOrder(want...)
 }
 
 // Redis was unavailable for longer than a heartbeat is valid: no waiter loses its position.

@@ -3,7 +3,6 @@ package locks
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -262,53 +261,6 @@ func TestUnlockGoesOnInTheBackground(t *testing.T) {
 		rolledBack.Release()
 		testredis.Await(b, "the record is gone", 4*time.Second, func() bool { return len(b.Records()) == 0 })
 	})
-}
-
-// A rollback that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the entry of a
-// waiter stays.
-func TestRollbackIsSentAgainAfterAHook(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
-		for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
-			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
-				locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-					if k.Red {
-						return // its nodes are asked through the other Clients
-					}
-					rdb := b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout })
-					var faults atomic.Int64
-					rdb.AddHook(locktest.ProcessHook(func(send func() error) error {
-						if faults.Add(-1) >= 0 {
-							fault()
-						}
-						return send()
-					}))
-					l := k.One(b.Bench.ClientOn(rdb), b.LockName)
-					takes := b.Proxy.On(k.Takes, testredis.DelayReply(300*time.Millisecond))
-					ctx, cancel := context.WithCancel(ctx)
-					got := make(chan error, 1)
-					go func() { got <- l.Lock(ctx) }()
-					<-takes.Fired()
-					faults.Store(4)
-					cancel()
-					b.MustBe(locktest.Await(b.Bench, "Lock returns", got), context.Canceled)
-					b.FreeSoon()
-
-					faults.Store(0)
-					gone := make(chan struct{})
-					go func() { // a hook may end it
-						defer close(gone)
-						defer func() { _ = recover() }()
-						b.Must(l.Lock(context.Background()))
-						faults.Store(3)
-						_ = l.Unlock(context.Background())
-					}()
-					locktest.Await(b.Bench, "Unlock ends", gone)
-					b.FreeSoon()
-				})
-			})
-		}
-	}
 }
 
 // An error that ends a wait names the goroutine or owner of this process that holds the lock.

@@ -67,36 +67,6 @@ func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	b.Must(rw.Write().Unlock(second))
 }
 
-// S2: the guards of a holder have ended when its successor holds the lock.
-func TestHandoffEndsGuardsFirst(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	l := b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName)
-	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
-	b.Must(l.Lock(first))
-	var guards []context.Context
-	for range 20000 {
-		g, err := l.Guard(first)
-		b.Must(err)
-		guards = append(guards, g)
-	}
-	got := make(chan int, 1)
-	go func() {
-		assert.NoError(t, l.Lock(second))
-		alive := 0
-		for _, g := range guards {
-			if g.Err() == nil {
-				alive++
-			}
-		}
-		got <- alive
-	}()
-	testredis.Await(b, "the next owner waits", locktest.Soon, func() bool { return b.WaitsInQueue(l) })
-	b.Must(l.Unlock(first))
-	assert.Zero(t, <-got, "guards of the holder before are alive while its successor holds the lock")
-	b.Must(l.Unlock(second))
-}
-
 // A guard that another goroutine of the holder creates during the Unlock either fails or ends.
 func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 	b := locktest.NewBench(t, testredis.Start(t).Addr())
@@ -227,32 +197,6 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 	}
 }
 
-// A reader that asks for the write lock waits for the other readers, and fails when only its own read lock is left.
-func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
-	t.Parallel()
-	locktest.OnEachServer(t, func(t *testing.T, addr string) {
-		b := locktest.NewBench(t, addr)
-		rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
-		me, you := ContextWithOwner(ctx), ContextWithOwner(ctx)
-		b.Must(rw.Read().Lock(me))
-		b.Must(rw.Read().Lock(you))
-		// The fields are the mode and one holder.
-		require.Equal(t, int64(2), b.Rdb.HLen(me, b.LockName).Val(), "fields: the readers do not share")
-		ok, err := rw.Write().TryLock(me, 0, 0)
-		require.NoError(t, err, "beside another reader")
-		require.False(t, ok, "beside another reader")
-		got := make(chan error, 1)
-		go func() { got <- rw.Write().Lock(me) }()
-		locktest.Stays(b, "it waits for the other reader", got, 100*time.Millisecond)
-		b.MustBe(rw.Write().Lock(you), ErrInvalid) // each would wait for the other
-		b.Must(rw.Read().Unlock(you))
-		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
-		b.Must(rw.Read().Unlock(me))
-		b.Must(rw.Write().Lock(me))
-		b.Must(rw.Write().Unlock(me))
-	})
-}
-
 // L5: once a reader waits to write, other readers do not share its record.
 func TestUpgradingReaderIsNotJoined(t *testing.T) {
 	t.Parallel()
@@ -323,4 +267,30 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	b.Must(locktest.Await(b, "a reader beside a reader", yours))
 	b.Must(rw.Read().Unlock(me))
 	b.Must(rw.Read().Unlock(you))
+}
+
+// A reader that asks for the write lock waits for the other readers, and fails when only its own read lock is left.
+func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
+	t.Parallel()
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		rw := b.Client(WithHandoffWindow(time.Hour)).NewRWLock(b.LockName)
+		me, you := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		b.Must(rw.Read().Lock(me))
+		b.Must(rw.Read().Lock(you))
+		// The fields are the mode and one holder.
+		require.Equal(t, int64(2), b.Rdb.HLen(me, b.LockName).Val(), "fields: the readers do not share")
+		ok, err := rw.Write().TryLock(me, 0, 0)
+		require.NoError(t, err, "beside another reader")
+		require.False(t, ok, "beside another reader")
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		locktest.Stays(b, "it waits for the other reader", got, 100*time.Millisecond)
+		b.MustBe(rw.Write().Lock(you), ErrInvalid) // each would wait for the other
+		b.Must(rw.Read().Unlock(you))
+		b.MustBe(locktest.Await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.Must(rw.Read().Unlock(me))
+		b.Must(rw.Write().Lock(me))
+		b.Must(rw.Write().Unlock(me))
+	})
 }

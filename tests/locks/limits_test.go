@@ -2,17 +2,12 @@ package locks
 
 import (
 	"context"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -102,36 +97,6 @@ func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), time.Second)
 	require.NoError(t, other.Read().Unlock(ctx))
 	require.NoError(t, rw.Read().Unlock(ctx))
-}
-
-// The same with a clock that advances between the moment at which a renewal counts as sent and the request: the last
-// renewal is the last one.
-func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	var asked atomic.Int64
-	rdb := testredis.Client(t, b.Addr)
-	rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
-		if cmd.Name() == "evalsha" {
-			asked.Add(1)
-		}
-	}))
-	c := b.ClientOn(rdb, WithWatchdogTimeout(time.Second))
-	var all sync.WaitGroup
-	for i := range 8 {
-		waitgroup.Go(&all, func() {
-			ctx := ContextWithOwner(ctx)
-			l := c.NewLock(fmt.Sprint(b.LockName, i), MaxHold(1700*time.Millisecond+time.Duration(i)*100*time.Millisecond))
-			assert.NoError(t, l.Lock(ctx))
-			guarded, err := l.Guard(ctx)
-			if assert.NoError(t, err) {
-				<-guarded.Done()
-				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
-			}
-		})
-	}
-	all.Wait()
-	assert.LessOrEqual(t, asked.Load(), int64(8*12), "requests: an acquire and four to seven renewals each")
 }
 
 func TestMaxHoldLosesALockOfEachType(t *testing.T) {

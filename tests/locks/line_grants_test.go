@@ -23,7 +23,6 @@ import (
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/testredis"
-	"github.com/relock-go/relock/internal/ticket"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -310,24 +309,6 @@ func TestForgedGrantReleasesNoHoldOfAnotherClient(t *testing.T) {
 			})
 		}
 	})
-}
-
-// The same for a hold that the Client itself has detached.
-func TestForgedGrantReleasesNoDetachedHold(t *testing.T) {
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client()
-	l := c.NewLock(b.LockName)
-	hold, err := l.Acquire(ctx)
-	b.Must(err)
-	text, err := hold.Detach(ctx, time.Minute)
-	b.Must(err)
-	detached, err := ticket.Decode(text)
-	b.Must(err)
-	locktest.EngineOf(c).Probe().HearGrant(locktest.RecordOf(l), fmt.Sprintf("grant %s 1 5000 0", detached.ID))
-	b.Must(c.Close())
-	hold, err = b.Client().Attach(ctx, text)
-	b.Must(err)
-	b.Must(hold.Release(ctx))
 }
 
 // The same for some of the permits of a hold.

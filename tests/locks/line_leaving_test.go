@@ -45,39 +45,6 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.Manual()
 }
 
-// The rollback of a request whose outcome is unknown also buries the field, because the rollback of the caller may
-// arrive later.
-func TestLineRollbackOfAnUnansweredRequestEndsTheField(t *testing.T) {
-	b := locktest.NewFaultBench(t)
-	b.Opts = []Option{WithPollInterval(time.Hour)}
-	first := contender(b.Bench).takes()
-	late := contenderOn(b.Bench, b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Second }))
-	rule := b.Proxy.On(asksIn(contract.Push), testredis.HoldRequest)
-	ends := func(late string) testredis.Match {
-		return func(cmd []string) bool {
-			return locktest.Calls(record.Script("lock_release"))(cmd) && cmd[len(cmd)-1] == late
-		}
-	}
-	open, closed := b.Proxy.On(
-		ends("0"),
-		testredis.DelayRequest(0),
-	).Times(
-		testredis.Always,
-	), b.Proxy.On(
-		ends("1"),
-		testredis.DelayRequest(0),
-	).Times(
-		testredis.Always,
-	)
-	late.givesUpAsking(rule)
-	testredis.Await(b, "the rollback of the request", locktest.Soon, func() bool { return open.Count()+closed.Count() > 1 })
-	assert.Zero(b, open.Count(), "rollbacks after which the request may still take the lock")
-	rule.Release()
-	first.unlocks()
-	emptyLine(b.Bench)
-	b.Manual()
-}
-
 // asksIn matches requests for the lock by their place in the line: see line.go.
 func asksIn(delivery string) testredis.Match {
 	return func(cmd []string) bool {

@@ -27,13 +27,6 @@ import (
 
 func TestMultiLock(t *testing.T) { testLocker(t, locktest.NewMultiLock) }
 
-// The same in one step.
-func TestMultiLockInOneStep(t *testing.T) {
-	testLocker(t, func(c *Client, name string) Locker {
-		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
-	})
-}
-
 // It waits in the queue of the lock that is busy now, and keeps those before it.
 func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
@@ -199,34 +192,6 @@ func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	b.Must(other.Shutdown(ctx)) // does not await the end of the wait
 	b.MustBe(locktest.Await(b, "the waiter hears of that", got), ErrClosed)
 	b.Must(held.Unlock(ctx))
-}
-
-// A MultiLock acquires its locks although each of them always has waiters in this process.
-func TestMultiLockIsNotStarvedHere(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	c := b.Client()
-	var all sync.WaitGroup
-	names := []string{b.LockName + "-a", b.LockName + "-b"}
-	for i := range 6 {
-		l := c.NewLock(names[i%2])
-		waitgroup.Go(&all, func() {
-			for ctx.Err() == nil {
-				assert.NoError(b, l.Lock(context.Background()))
-				time.Sleep(5 * time.Millisecond)
-				assert.NoError(b, l.Unlock(context.Background()))
-			}
-		})
-	}
-	l := c.NewMultiLock(c.NewLock(names[0]), c.NewLock(names[1]))
-	for range 5 {
-		triesFor(b, context.Background(), l, locktest.Soon, true)
-		b.Must(l.Unlock(context.Background()))
-	}
-	stop()
-	all.Wait()
 }
 
 // Two processes, each with an owner that several goroutines share, acquire the same locks, together and one by one: all

@@ -168,38 +168,3 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 		}
 	})
 }
-
-// A big hash costs no more than a small one.
-func TestABigHashThatIsNoLock(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	b := locktest.NewBench(t, s.Addr())
-	many := locktest.Full(300_000, 1_000_000)
-	for from := 0; from < many; from += many / 20 {
-		b.Must(b.Rdb.Eval(ctx, "for i = ARGV[1], ARGV[2] do redis.call('hset', KEYS[1], 'field' .. i, i) end return 1",
-			[]string{b.LockName}, from, from+many/20).Err())
-	}
-	before := b.Worked()
-	b.Must(b.Rdb.Eval(ctx, "return #redis.call('hgetall', KEYS[1])", []string{b.LockName}).Err())
-	whole := b.Worked() - before // of the processor, to read all of it once
-	for _, mode := range []string{"", "read"} {
-		if mode != "" {
-			b.Must(b.Rdb.HSet(ctx, b.LockName, "mode", mode).Err())
-		}
-		fields := b.Rdb.HLen(ctx, b.LockName).Val()
-		before := b.Worked()
-		for _, k := range locktest.LockKinds {
-			for method, ask := range locktest.AskingMethods {
-				c := b.Client()
-				within, cancel := context.WithTimeout(ctx, locktest.Soon)
-				assert.ErrorIs(t, ask(within, c, k.One(c, b.LockName), b.LockName), ErrNotALock, "%s, %s", k.Name, method)
-				cancel()
-			}
-		}
-		t.Logf("all methods took %v, to read all would take %v", b.Worked()-before, whole)
-		assert.Less(t, b.Worked()-before, whole, "all methods of all lock types together")
-		assert.Equal(t, fields, b.Rdb.HLen(ctx, b.LockName).Val())
-	}
-	b.Must(b.Rdb.Unlink(ctx, b.LockName).Err())
-	testredis.Await(t, "nothing else is left", locktest.Soon, func() bool { return len(b.Keys()) == 0 })
-}

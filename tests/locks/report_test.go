@@ -568,30 +568,6 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 	)
 }
 
-// Close waits for the reports that are due, but not for long.
-func TestCloseWaitsAWhileForReports(t *testing.T) {
-	t.Parallel()
-	var lost atomic.Int64
-	observe := func(event string) {
-		if event == "lost" {
-			time.Sleep(300 * time.Millisecond)
-			lost.Add(1)
-		}
-	}
-	locktest.InReportedBubble(t, func(slog.Record) error { return nil }, observe, func(e *locktest.BubbleEngine) {
-		for i := range 20 {
-			e.LockName(fmt.Sprint("name", i), 1)
-		}
-		e.Redis.Set(func() { clear(e.Redis.Records) })
-		time.Sleep(e.WatchdogTimeout/3 + 10*time.Millisecond)
-		start := time.Now()
-		require.NoError(e.T, e.Close())
-		assert.Less(e.T, time.Since(start), 2*time.Second)
-		assert.GreaterOrEqual(e.T, lost.Load(), int64(3))
-		assert.Less(e.T, lost.Load(), int64(10))
-	})
-}
-
 // Close waits for a Logger or an Observer that does not return as long as for a request, and returns an error then. It
 // does not matter who called them: the goroutine of the reporter, or a caller of the lock.
 func TestCloseNamesAnObserverThatHangs(t *testing.T) {

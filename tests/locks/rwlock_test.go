@@ -18,7 +18,6 @@ import (
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/stretchr/testify/assert"
@@ -305,48 +304,6 @@ func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 		})
 		b.Must(l.Write().Unlock(ctx))
 	})
-}
-
-// Whatever the hold count of a reader is, each call costs Redis the same: acquiring, releasing, renewing and
-// inspecting.
-func TestEveryHoldCountOfAReaderCostsTheSame(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	rw, rival := b.Client(WithWatchdogTimeout(time.Hour)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName).Write()
-	read := rw.Read()
-	lease := time.Hour
-	costs := func() (all []int) {
-		lease += time.Minute // so that there is always work to do
-		renew := []send.Call{locktest.RecordOf(read).Renew(fieldOf(b, read), lease, false)}
-		for _, f := range []func(){
-			func() { b.Must(read.Lock(ctx)) },
-			func() { b.Must(read.Unlock(ctx)) },
-			func() {
-				replies, errs := locktest.EngineOf(locktest.ClientOf(read)).Probe().Sender().All(ctx, renew)
-				b.Must(errs[0])
-				require.EqualValues(t, 1, replies[0][0])
-			},
-			func() { b.Tries(rival, false) },
-			func() { b.IsLocked(read, true) },
-			func() { b.Inspect(locktest.ClientOf(rw.Read())) },
-		} {
-			all = append(all, commands(b, f))
-		}
-		return all
-	}
-	const deep = 1000
-	for range 3 {
-		b.Must(read.Lock(ctx))
-	}
-	costs() // the server loads the scripts
-	shallow := costs()
-	for range deep {
-		b.Must(read.Lock(ctx))
-	}
-	assert.InDeltaSlice(t, shallow, costs(), 2) // a lease that is already as long, to the millisecond, is not set
-	for range deep + 3 {
-		b.Must(read.Unlock(ctx))
-	}
 }
 
 // fieldOf returns the field of the only reader.

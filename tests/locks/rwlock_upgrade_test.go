@@ -268,3 +268,26 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 	}
 	assert.Positive(t, tried, "the owner was never first")
 }
+
+// A waiting upgrade also fails when its owner acquires the read lock later, in another goroutine.
+func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
+	locktest.OnEachServer(t, func(t *testing.T, addr string) {
+		b := locktest.NewBench(t, addr)
+		ctx := context.Background()
+		owner := ContextWithOwner(ctx)
+		l, other := b.Client(WithPollInterval(50*time.Millisecond)).NewRWLock(b.LockName), b.Client().NewRWLock(b.LockName)
+		b.Must(other.Read().Lock(ctx))
+		got := b.StartWaiter(owner, l.Write())
+		b.Must(b.Rdb.Del(ctx, "relock_rwlock_writers:{"+b.LockName+"}").Err()) // so that the reader acquires the lock
+		testredis.Await(t, "the reader comes in", locktest.Soon, func() bool {
+			ok, err := l.Read().TryLock(owner, 0, 0)
+			if !ok {
+				b.Rdb.Del(ctx, "relock_rwlock_writers:{"+b.LockName+"}")
+			}
+			return ok && err == nil
+		})
+		b.Must(other.Read().Unlock(ctx))
+		b.MustBe(locktest.Await(b, "the writer is told", got), ErrInvalid)
+		b.Must(l.Read().Unlock(owner))
+	})
+}

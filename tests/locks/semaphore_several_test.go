@@ -85,42 +85,6 @@ func TestSemaphoreAcquiresSeveralAtOnce(t *testing.T) {
 	})
 }
 
-// Row 25: Redis is out of memory. A hold of several permits is renewed and released as a whole, and an attempt that is
-// refused leaves nothing.
-func TestSemaphoreHoldOfSeveralNeedsNoMemory(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t, "--maxmemory-policy", "noeviction").Addr())
-	const lease = 3 * time.Second
-	s := b.Client(WithWatchdogTimeout(lease)).NewSemaphore(b.LockName, 5)
-	h, err := s.AcquireN(ctx, 3)
-	b.Must(err)
-	free := func(want string, what string) { // without the transaction of b.permits
-		t.Helper()
-		require.Equal(t, want, b.Rdb.Get(ctx, b.LockName).Val(), what)
-		require.Equal(t, map[string]int64{"2": 3, "5": 0}[want], b.Rdb.ZCard(ctx, record.PermitsKey(b.LockName)).Val(), what)
-	}
-	full := func(limit string) { b.Must(b.Rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
-	full("1")
-	for _, n := range []int{1, 2} {
-		_, ok, err := s.TryAcquireN(ctx, n, 0, 0)
-		assert.False(t, ok)
-		assert.ErrorContains(t, err, "OOM", "%d permits", n)
-		free("2", "nothing is left of the attempt")
-	}
-	select {
-	case <-h.Context().Done():
-		assert.Fail(t, "lost", context.Cause(h.Context()))
-	case <-time.After(lease + lease/6): // renewed
-	}
-	free("2", "renewed")
-	b.Must(h.Release(ctx))
-	free("5", "all of them are released")
-	full("0")
-	h, err = s.AcquireN(ctx, 5)
-	b.Must(err)
-	b.Must(h.Release(ctx))
-}
-
 // acquiresN acquires n permits in a goroutine, and returns when the Client of s has a place for them.
 func acquiresN(b *locktest.Bench, s *Semaphore, n int) <-chan *Hold {
 	b.Helper()

@@ -11,11 +11,8 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,120 +311,6 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		assert.Equal(t, 5, i.Available)
 		assert.False(t, i.Held())
 	})
-}
-
-// A heldPermit is a time for which a permit was valid for its owner.
-type heldPermit struct{ from, to time.Duration }
-
-// Under faults the number of owners with a valid permit never exceeds the number of permits, every owner gets its turn,
-// and in the end no permit is lost.
-func TestSemaphoreStorm(t *testing.T) {
-	const permits, processes, workers = 3, 3, 6
-	b := locktest.NewFaultBench(t)
-	start := time.Now()
-	var mu sync.Mutex // guards history
-	var history []heldPermit
-	var all sync.WaitGroup
-	var over atomic.Bool
-	var waiting atomic.Int64 // workers that have had fewer than a few permits
-	waiting.Store(processes * workers)
-	for p := range processes {
-		c := b.ClientOn(b.Proxy.Client(func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond }),
-			WithWatchdogTimeout(time.Second), WithPollInterval(100*time.Millisecond))
-		s := c.NewSemaphore(b.LockName, permits)
-		for w := range workers {
-			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
-			visit := func() (held heldPermit, trusted bool) {
-				ctx, cancel := context.WithTimeout(
-					ContextWithOwner(ctx),
-					time.Duration(1+rng.IntN(3000))*time.Millisecond,
-				)
-				defer cancel()
-				err := error(nil)
-				if w%3 == 0 {
-					err = s.LockLease(ctx, time.Duration(50+rng.IntN(200))*time.Millisecond)
-				} else {
-					err = s.Lock(ctx)
-				}
-				if err != nil {
-					return held, false
-				}
-				defer func() { _ = s.Unlock(ctx) }()
-				held.from = time.Since(start)
-				guarded, err := s.Guard(context.WithoutCancel(ctx))
-				if err != nil {
-					return held, false
-				}
-				select {
-				case <-guarded.Done():
-				case <-time.After(time.Duration(rng.IntN(20)) * time.Millisecond):
-				}
-				held.to = time.Since(start)
-				return held, guarded.Err() == nil
-			}
-			waitgroup.Go(&all, func() {
-				for visits := 0; !over.Load(); {
-					held, trusted := visit()
-					if !trusted {
-						continue
-					}
-					mu.Lock()
-					history = append(history, held)
-					mu.Unlock()
-					if visits++; visits == 3 {
-						waiting.Add(-1)
-					}
-				}
-			})
-		}
-	}
-	faults, end := locktest.NewRand(1), time.Now().Add(locktest.Full(2*time.Second, 20*time.Second))
-	for time.Now().Before(end) {
-		match := []testredis.Match{locktest.Calls(record.Script("semaphore_acquire")), locktest.Calls(record.Script("semaphore_release")), locktest.Calls(record.Script("semaphore_renew"))}[faults.IntN(3)]
-		fault := []testredis.Fault{testredis.LoseReply, testredis.DelayRequest(250 * time.Millisecond),
-			testredis.DelayRequest(20 * time.Millisecond)}[faults.IntN(3)]
-		b.Proxy.On(match, fault)
-		time.Sleep(time.Duration(faults.IntN(100)) * time.Millisecond)
-	}
-	testredis.Await(b, "every worker has had a permit", 4*locktest.Soon, func() bool { return waiting.Load() == 0 })
-	over.Store(true)
-	all.Wait()
-	assert.LessOrEqual(t, mostTogether(history), permits, "owners that have a permit together")
-	s := b.Direct.NewSemaphore(b.LockName, permits)
-	testredis.Await(b, "all permits are free", locktest.Soon, func() bool {
-		n, err := s.Available(ctx)
-		return err == nil && n == permits
-	})
-	for _, owner := range owners(permits) {
-		mustTry(b.Bench, s, owner, true)
-		defer func() { b.Must(s.Unlock(owner)) }()
-	}
-	mustTry(b.Bench, s, ContextWithOwner(ctx), false)
-	require.Zero(t, b.Permits(permits))
-}
-
-// mostTogether returns the greatest number of times that overlap.
-func mostTogether(all []heldPermit) (most int) {
-	type edge struct {
-		at time.Duration
-		by int
-	}
-	var edges []edge
-	for _, h := range all {
-		edges = append(edges, edge{h.from, 1}, edge{h.to, -1})
-	}
-	slices.SortFunc(edges, func(a, b edge) int {
-		if a.at != b.at {
-			return int(a.at - b.at)
-		}
-		return a.by - b.by
-	})
-	now := 0
-	for _, e := range edges {
-		now += e.by
-		most = max(most, now)
-	}
-	return most
 }
 
 // Changing the number that is passed to NewSemaphore has no effect, and each Client logs it once for a name: both if it

@@ -277,36 +277,6 @@ func TestTokensGrowOverALossBetweenHandoffs(t *testing.T) {
 	}
 }
 
-// S6: the clock of Redis may step back and forth between the draws of holds that are handed off.
-func TestTokensGrowWhileTheClockSteps(t *testing.T) {
-	t.Parallel()
-	m := testredis.StillMini(t)
-	now := time.UnixMicro(1_800_000_000_000_000)
-	m.SetTime(now)
-	b := locktest.NewBench(t, m.Addr())
-	steps := []time.Duration{
-		time.Millisecond,
-		-time.Hour,
-		time.Microsecond,
-		2 * time.Hour,
-		-time.Millisecond,
-		40 * time.Microsecond,
-		0,
-	}
-	rng := locktest.NewRand(1)
-	crowd := crowd(b,
-		b.Client(WithHandoffWindow(time.Hour)).NewLock(b.LockName, Fenced()),
-		4*tokenBlock,
-		func(int, context.Context) {
-			if rng.IntN(20) == 0 { // one holder at a time has rng and now
-				now = now.Add(steps[rng.IntN(len(steps))])
-				m.SetTime(now)
-			}
-		},
-	)
-	crowd.passes()
-}
-
 // A forced release by another process is noticed at the end of the window: until then the holds that are handed off
 // keep to their block, whose tokens are below that of the new holder, so that the resource refuses them. Afterwards
 // tokens go on above.

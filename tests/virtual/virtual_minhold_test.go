@@ -49,3 +49,22 @@ func TestLateAnswerBeforeTheReleaseLeavesMinHold(t *testing.T) {
 		require.NoError(v, other.Unlock(ctx))
 	})
 }
+
+// A hold with MinHold that is detached for a moment stays for the rest of it, also once it was attached and released.
+func TestMinHoldOfADetachedHold(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, _ := v.Client(0)
+		began := time.Now()
+		hold, err := c.NewLock("l", MinHold(time.Minute)).Acquire(ctx)
+		require.NoError(v, err)
+		ticket, err := hold.Detach(ctx, time.Millisecond)
+		require.NoError(v, err)
+		time.Sleep(time.Second)
+		hold, err = c.Attach(ctx, ticket)
+		require.NoError(v, err)
+		require.NoError(v, hold.Release(ctx))
+		require.NoError(v, c.NewLock("l").Lock(ctx))
+		assert.GreaterOrEqual(v, time.Since(began), time.Minute)
+		require.NoError(v, c.NewLock("l").Unlock(ctx))
+	})
+}

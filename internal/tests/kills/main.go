@@ -30,7 +30,6 @@ var (
 	suitesToRun    = flag.String("suites", ".", "a pattern of suites")
 	atOnce         = flag.Int("at-once", 4, "how many suites run side by side")
 	longest        = flag.Duration("timeout", 5*time.Minute, "how long a run of a suite may take")
-	slow           = flag.Bool("slow", false, "run the slow suites, too")
 	each           = flag.Bool("each", false, "run all tests of each suite, and list those that fail with each mistake")
 	logs           = flag.String("logs", "", "a directory for what the suites print; none: it is thrown away")
 )
@@ -111,7 +110,7 @@ func chosen() (rows []row, columns []suite, err error) {
 		}
 	}
 	for _, s := range suites {
-		if run.MatchString(s.name) && s.of&kinds != 0 && (*slow || !s.slow) {
+		if run.MatchString(s.name) && s.of&kinds != 0 {
 			columns = append(columns, s)
 		}
 	}
@@ -138,9 +137,6 @@ func (m *matrix) passes(ctx context.Context) error {
 	var wrong []string
 	err := m.parallel(ctx, len(m.suites), func(i int) error {
 		s := m.suites[i]
-		if s.slow {
-			return nil
-		}
 		if _, err := m.program(ctx, row{}, s.dir); err != nil { // which would count as time of the suite
 			return err
 		}

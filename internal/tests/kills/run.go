@@ -170,7 +170,7 @@ func (b *builder) overlay(name string, files map[string]string) (string, error) 
 
 // canFind reports whether a suite runs what a mistake changes.
 func (b *builder) canFind(ctx context.Context, r row, s suite) (bool, error) {
-	if s.of&r.kind == 0 || r.kind == scripts || s.slow {
+	if s.of&r.kind == 0 || r.kind == scripts {
 		return s.of&r.kind != 0, nil
 	}
 	dirs, err := b.once("packages of "+s.dir, func() (string, error) {
@@ -221,9 +221,7 @@ var testName = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // pattern returns the pattern of the tests of a suite.
 func (b *builder) pattern(r row, s suite) (string, error) {
-	if s.slow {
-		return fmt.Sprintf(s.tests, r.Name), nil
-	} else if !strings.HasSuffix(s.tests, ".go") {
+	if !strings.HasSuffix(s.tests, ".go") {
 		return s.tests, nil
 	}
 	text, err := os.ReadFile(filepath.Join(b.root, s.dir, s.tests))
@@ -245,18 +243,11 @@ func (b *builder) try(ctx context.Context, r row, s suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	made := r
-	if s.slow { // it makes the mistake itself
-		made = row{}
-	}
-	program, err := b.program(ctx, made, s.dir)
+	program, err := b.program(ctx, r, s.dir)
 	if err != nil {
 		return outcome{}, err
 	}
-	tree := b.root
-	if !s.slow {
-		tree, err = b.tree(r)
-	}
+	tree, err := b.tree(r)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -264,7 +255,7 @@ func (b *builder) try(ctx context.Context, r row, s suite) (outcome, error) {
 		return b.play(ctx, program, tree, pattern, r, s)
 	}
 	first, err := play(pattern)
-	if err != nil || first.mark != found || s.slow {
+	if err != nil || first.mark != found {
 		return first, err
 	}
 	if len(first.tests) > 0 {
@@ -281,13 +272,9 @@ var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
 
 // play runs tests once.
 func (b *builder) play(ctx context.Context, program, tree, pattern string, r row, s suite) (outcome, error) {
-	limit := *longest
-	if s.slow {
-		limit *= 10
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, *longest+10*time.Second)
 	defer cancel()
-	args := append([]string{"-test.run=" + pattern, "-test.timeout=" + limit.String(), "-test.count=1"}, s.flags...)
+	args := append([]string{"-test.run=" + pattern, "-test.timeout=" + longest.String(), "-test.count=1"}, s.flags...)
 	if !*each {
 		args = append(args, "-test.failfast")
 	}
@@ -308,7 +295,7 @@ func (b *builder) play(ctx context.Context, program, tree, pattern string, r row
 		return outcome{}, fmt.Errorf("suite %s: no test is called %s", s.name, pattern)
 	case ctx.Err() != nil || bytes.Contains(out, []byte("panic: test timed out")):
 		return outcome{tooLong, nil}, nil
-	case (err == nil) != s.slow:
+	case err == nil:
 		return outcome{missed, nil}, nil
 	}
 	o := outcome{mark: found}
