@@ -74,12 +74,9 @@ if free or joins then
     end
 end
 
--- The leases come first: if this user may not set all of them, nothing is held.
-local longest = free and lease or math.max(lease, lease_left(prefix, field, 1))
+-- The lease comes first: if this user may not set it, nothing is held. living_count fails if it is on the other node.
+local longest = living_count(lock, prefix, field) > 0 and math.max(lease, lease_left(prefix, field, 1)) or lease
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
-if hold_count ~= '1' then
-    redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
-end
 if free then
     redis.call('hset', lock, 'mode', 'read', field, hold_count)
     begin_lease(lock, ms(longest), 'mode', field)

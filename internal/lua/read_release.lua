@@ -50,14 +50,12 @@ if late and left == 0 then
     bury(KEYS[4], field) -- whatever the key of the lock holds by now
 end
 local mode = redis.call('hget', lock, 'mode')
-local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
-if hold_count == 0 then
-    drop_leases(KEYS[4], prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
+if not (mode and redis.call('hget', lock, field)) then
+    drop_lease(KEYS[4], prefix, field) -- Redisson's forceUnlock leaves leases behind
     check_record(lock)
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(KEYS[4], prefix, field, left + 1, hold_count)
     note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
@@ -72,10 +70,9 @@ end
 
 local living, longest
 if mode ~= 'write' and not changes_nothing() then
-    -- This comes before the first write, because it fails while the slot of the lock moves.
     living, longest = evict_dead_readers(lock, prefix, field)
 end
-drop_leases(KEYS[4], prefix, field, 1, hold_count)
+drop_lease(KEYS[4], prefix, field)
 if living == 0 then
     --[[with counter token clients grant line passing writer]]
     redis.call('del', lock)

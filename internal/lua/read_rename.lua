@@ -27,53 +27,51 @@ local now = now_ms()
 local lease = lease_up_to(tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 local mode = redis.call('hget', lock, 'mode')
 if not mode then
-    check_record(lock)
+    if late and not splits then
+        bury(waits, from)
+    else
+        check_record(lock)
+    end
     return {-1, 0, now}
 end
 
-local function set_lease_of(field)
-    redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(lease))
-    if mode == 'read' then
-        local _, longest = evict_dead_readers(lock, prefix)
-        redis.call('pexpire', lock, ms(longest))
-    else
-        extend(lock, lease) -- the lease is that of the writer, too
-    end
-end
-
-if living_count(lock, prefix, to) > 0 then
-    if late and not splits then
-        redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
-        drop_leases(waits, prefix, from, 1, 1)
-        bury(waits, from)
-    end
-    if ends > 0 then
-        set_lease_of(to)
-    else
-        lease = lease_left(prefix, to, 1)
-    end
-    return {1, lease, now}
-end
--- A detached field that is put back (neither splits nor ends) has a tombstone, too.
-local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
-local hold_count = over and 0 or living_count(lock, prefix, from)
-if late and not splits and not over then
-    if hold_count == 0 and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
-        redis.call('del', lock) -- the mode alone is not a record
-    end
+local renamed = living_count(lock, prefix, to) > 0
+if renamed and late and not splits then
+    redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
+    drop_lease(waits, prefix, from)
     bury(waits, from)
 end
-if hold_count == 0 then
-    return {-1, 0, now}
-elseif splits and redis.call('hlen', lock) > most_holds then
-    return {-2, 0, now}
+if renamed and ends == 0 then
+    return {1, lease_left(prefix, to, 1), now}
+elseif not renamed then
+    -- A detached field that is put back (neither splits nor ends) has a tombstone, too.
+    local over = past_end(ends, now) or (splits or ends > 0) and is_buried(waits, to)
+    local held = not over and living_count(lock, prefix, from) > 0
+    if late and not splits and not over then
+        if not held and redis.call('hdel', lock, from) == 1 and redis.call('hlen', lock) == 1 then
+            redis.call('hdel', lock, 'mode') -- alone it is not a record
+        end
+        bury(waits, from)
+    end
+    if not held then
+        return {-1, 0, now}
+    elseif splits and redis.call('hlen', lock) > most_holds then
+        return {-2, 0, now}
+    end
+    redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
 end
-redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
-redis.call('hset', lock, to, 1)
-if not splits then
+local _, longest = evict_dead_readers(lock, prefix, (renamed or splits) and to or from)
+redis.call('set', lease_key(prefix, to, 1), '1', 'PX', ms(lease))
+extend(lock, lease)
+if not renamed then
+    redis.call('hset', lock, to, 1)
+end
+if not renamed and not splits then
     redis.call('hdel', lock, from)
-    drop_leases(waits, prefix, from, 1, hold_count)
+    drop_lease(waits, prefix, from)
 end
-set_lease_of(to)
+if mode == 'read' then -- else the lease is that of the writer, too
+    redis.call('pexpire', lock, ms(math.max(longest, lease)))
+end
 return {1, lease, now}
 end, {'hash', 'hash'})

@@ -20,22 +20,19 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local hold_count = living_count(lock, prefix, field)
-if hold_count == 0 then
+if living_count(lock, prefix, field) == 0 then
     return {-1, 0, 0}
 end
 
 if not exact then
     extend(lease_key(prefix, field, 1), lease)
-    extend(lease_key(prefix, field, hold_count), lease)
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(nil, prefix, field, 2, hold_count) -- Java would count a longer one
+local _, longest = evict_dead_readers(lock, prefix, field)
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
-    local _, longest = evict_dead_readers(lock, prefix)
-    redis.call('pexpire', lock, ms(longest))
+    redis.call('pexpire', lock, ms(math.max(longest, lease)))
 else
     extend(lock, lease)
 end

@@ -1,17 +1,16 @@
 -- Prelude of the scripts of the read/write lock: the leases of its readers.
 --
 -- The record is a hash {mode -> read or write, field of a read hold -> hold count, field:write -> hold count}. Every
--- read hold has leases of its own, one key for each time that it was acquired, as Redisson has them: prefix, field,
--- :rwlock_timeout:, number. The numbers count from 1 to the hold count.
+-- read hold has a lease of its own: prefix, field, :rwlock_timeout:, number. Redisson has such a key for each time that
+-- it was acquired, and the numbers count from 1 to the hold count. A relock reader has the key with the number 1, which
+-- each acquire sets to the longest lease of the hold. Java takes the longest lease of all numbers up to the hold count
+-- in the hash, and missing keys count as expired. It deletes only keys of its own readers.
 --
 -- Rules: a reader whose leases have all expired is dead, and the next script that needs the lock evicts it. The lease
 -- of the hash is never shorter than that of a living reader.
 --
--- A read hold costs the same whatever its hold count is. The lease of a relock reader is the key with the number 1:
--- each acquire and each renewal sets this key to the longest lease of the hold. Of the other keys each acquire and each
--- renewal sets only the last one, and the keys in between expire. Java takes the longest lease of all numbers up to the
--- hold count in the hash, which is the first one; missing keys count as expired. Java deletes only keys of its own
--- readers. A client that sets and renews all keys together has the longest lease in the first one, too.
+-- No script declares the leases. While the slot of the lock moves on a Cluster, the lock may be on this node and a lease
+-- on the other one, and a command for this lease fails. So what reads or sets leases comes before the record changes.
 --
 -- A waiting writer has a heartbeat, which lasts three seconds: see rwlock.go. A heartbeat much farther in the future
 -- was written before the clock of Redis was set back. It does not count, because its writer, if it is alive, writes
@@ -36,7 +35,7 @@ end
 -- Deletes the heartbeats of all writers; other data at the key stays.
 local function forget_writers(writers)
     if redis.pcall('zrevrange', writers, 0, 0)[1] then
-        redis.call('del', writers)
+        redis.pcall('del', writers) -- else they end within seconds
     end
 end
 
@@ -54,8 +53,7 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
--- The hold count of a reader, limited to the number that a loop may run to: other data may be in its place. The keys of
--- a relock reader have no greater numbers.
+-- The hold count of a reader, limited to the number that a loop may run to: other data may be in its place.
 local function hold_count_of(value)
     return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
 end
@@ -92,16 +90,13 @@ local function lease_left(prefix, reader, hold_count)
     return longest
 end
 
--- Deletes the leases with these numbers; a detached reader is buried if the first one is among them. Its owner is 0:
--- see internal/engine/field.go.
-local function drop_leases(waits, prefix, reader, from, to)
-    if from == 1 and reader:find('^[%x-]+:0:') then
+-- Deletes the lease of a reader whose hold ends; what cannot be deleted expires, as the other keys of a Java reader do.
+-- A detached reader is buried. Its owner is 0: see internal/engine/field.go.
+local function drop_lease(waits, prefix, reader)
+    if reader:find('^[%x-]+:0:') then
         bury(waits, reader)
     end
-    -- At most most_hold_count.
-    for n = from, math.min(to, most_hold_count) do
-        redis.call('del', lease_key(prefix, reader, n))
-    end
+    redis.pcall('del', lease_key(prefix, reader, 1))
 end
 
 -- Whether a reader without leases is dead. On a Cluster the slot may be moving, and the leases may not have arrived on

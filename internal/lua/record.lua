@@ -14,7 +14,7 @@
 -- leaves it alone.
 
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostHoldCount in rwlock.go
+local most_hold_count = 10000 -- of a reader, which has as many lease keys in Java; as MostHoldCount in internal/record
 
 -- Ends the script with this error.
 local function refuse(key, what)

@@ -26,7 +26,7 @@ if not mode or half == 'write' and mode == 'read' then
     return {0, 0, 0}
 end
 local line = open_line(lock, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
-local _, _, _, strange = evict_dead_readers(lock, prefix) -- fails while the slot of the lock moves
+local living, longest, _, strange = evict_dead_readers(lock, prefix)
 if strange then
     refuse(lock, strange)
 end
@@ -41,29 +41,29 @@ end
 if #freed == 0 then
     return {0, 0, 0}
 end
--- At most most_holds, and most_leases of them all.
-for _, field in ipairs(freed) do
-    local hold_count = hold_count_of(redis.call('hget', lock, field))
-    redis.call('hdel', lock, field)
-    if half == 'read' then
-        drop_leases(KEYS[4], prefix, field, 1, leases_of(field, hold_count))
-        drop_leases(KEYS[4], prefix, field, hold_count, hold_count) -- those in between expire: see readers.lua
-    end
+local kept = half == 'write' and living or living - #freed
+if half == mode and kept <= 0 then
+    redis.call('del', lock)
+else
+    in_parts('hdel', lock, freed)
+end
+-- At most most_holds.
+for _, field in ipairs(half == 'read' and freed or {}) do
+    drop_lease(KEYS[4], prefix, field)
 end
 forget_writers(writers)
 if half ~= mode then
     return with_clients({1, 0, 0}, freed) -- a writer holds the lock
 end
-local kept, longest = evict_dead_readers(lock, prefix) -- there are no dead ones: this only counts
 local message = mode == 'write' and '1' or '0'
 if kept > 0 then
     redis.call('hset', lock, 'mode', 'read')
+    _, longest = evict_dead_readers(lock, prefix) -- of those that are left
     redis.call('pexpire', lock, ms(longest))
     if half == 'write' then
         announce(how, channel, message) -- other readers may join
     end
 else
-    redis.call('del', lock)
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
     if heard == 0 and not to then
         announce(how, channel, message)

@@ -35,12 +35,12 @@ var rwModels = seeds.New("rw")
 // suffix.
 type rwModel struct {
 	now     int64
-	holds   map[string]int           // the hold counts of readers and of the writer
-	mode    string                   // read, write; "": nobody holds the lock
-	ends    int64                    // of the record
-	leases  map[string]map[int]int64 // of each reader: of each number
-	writers map[string]int64         // until when the heartbeat of a writer, or of the read hold of one, counts
-	waiting int64                    // until when these are kept
+	holds   map[string]int   // the hold counts of readers and of the writer
+	mode    string           // read, write; "": nobody holds the lock
+	ends    int64            // of the record
+	leases  map[string]int64 // of each reader
+	writers map[string]int64 // until when the heartbeat of a writer, or of the read hold of one, counts
+	waiting int64            // until when these are kept
 
 	line   []string         // the fields of the places, in order
 	wishes map[string]int64 // the lease that each place wants
@@ -50,7 +50,7 @@ type rwModel struct {
 }
 
 func newRWModel() *rwModel {
-	return &rwModel{holds: make(map[string]int), leases: make(map[string]map[int]int64), writers: make(map[string]int64),
+	return &rwModel{holds: make(map[string]int), leases: make(map[string]int64), writers: make(map[string]int64),
 		wishes: make(map[string]int64), over: make(map[string]bool), seen: make(map[string]int)}
 }
 
@@ -73,12 +73,7 @@ func (m *rwModel) tick(by int64) {
 	if m.ends <= m.now {
 		m.free()
 	}
-	for reader, all := range m.leases {
-		maps.DeleteFunc(all, func(_ int, ends int64) bool { return ends <= m.now })
-		if len(all) == 0 {
-			delete(m.leases, reader)
-		}
-	}
+	maps.DeleteFunc(m.leases, func(_ string, ends int64) bool { return ends <= m.now })
 	if m.waiting <= m.now {
 		m.forgetWriters()
 	}
@@ -108,23 +103,6 @@ func (m *rwModel) ttl() int64 {
 	return m.ends - m.now
 }
 
-// setLease sets the lease of a reader with this number.
-func (m *rwModel) setLease(reader string, n int, ends int64) {
-	if m.leases[reader] == nil {
-		m.leases[reader] = make(map[int]int64)
-	}
-	m.leases[reader][n] = ends
-}
-
-func (m *rwModel) dropLeases(reader string, from, to int) {
-	for n := from; n <= to; n++ {
-		delete(m.leases[reader], n)
-	}
-	if len(m.leases[reader]) == 0 {
-		delete(m.leases, reader)
-	}
-}
-
 // evict removes readers without a lease, except one. It returns how many others live, until when the last of them does,
 // and how many it has removed.
 func (m *rwModel) evict(except string) (living int, ends int64, evicted int) {
@@ -132,7 +110,7 @@ func (m *rwModel) evict(except string) (living int, ends int64, evicted int) {
 		if isWriter(field) || field == except {
 			continue
 		}
-		if lease := m.leases[field][1]; lease > m.now {
+		if lease := m.leases[field]; lease > m.now {
 			living++
 			ends = max(ends, lease)
 		} else {
@@ -173,11 +151,10 @@ func (m *rwModel) readAcquire(field string, lease int64, count int, writer strin
 	if m.mode == "" {
 		m.mode = "read"
 	} else {
-		ends = max(ends, m.leases[field][1])
+		ends = max(ends, m.leases[field])
 	}
 	m.holds[field] = count
-	m.setLease(field, 1, ends)
-	m.setLease(field, count, ends)
+	m.leases[field] = ends
 	m.ends = max(m.ends, ends)
 	return send.Reply{1, 0, 0}
 }
@@ -189,19 +166,18 @@ func (m *rwModel) readRelease(field string, left int, late bool) send.Reply {
 	}
 	switch {
 	case held == 0:
-		m.dropLeases(field, left+1, left+1)
+		delete(m.leases, field)
 		return send.Reply{-1, 0, 0}
 	case left > 0:
-		m.dropLeases(field, left+1, held)
 		m.holds[field] = left
 		return send.Reply{1, 0, 0}
 	case m.mode == "write":
-		m.dropLeases(field, 1, held)
+		delete(m.leases, field)
 		delete(m.holds, field)
 		return send.Reply{1, 0, 0}
 	}
 	living, ends, _ := m.evict(field)
-	m.dropLeases(field, 1, held)
+	delete(m.leases, field)
 	delete(m.holds, field)
 	if living > 0 {
 		m.ends = ends
@@ -320,10 +296,10 @@ func (m *rwModel) force(writes bool) send.Reply {
 	if writes && m.mode == "write" {
 		_, longest, _ = m.evict("")
 	}
-	for field, count := range maps.Clone(m.holds) {
+	for field := range maps.Clone(m.holds) {
 		if isWriter(field) == writes {
 			delete(m.holds, field)
-			m.dropLeases(field, 1, count)
+			delete(m.leases, field)
 			freed++
 		}
 	}
@@ -440,10 +416,8 @@ func (r *rwRun) wants() (all []string) {
 		slices.Sort(values)
 		all = append(all, fmt.Sprint(lock, " ", r.m.ends, " ", strings.Join(values, ", ")))
 	}
-	for reader, leases := range r.m.leases {
-		for n, ends := range leases {
-			all = append(all, fmt.Sprint(record.SuffixName(lock, reader+":rwlock_timeout:"), n, " ", ends))
-		}
+	for reader, ends := range r.m.leases {
+		all = append(all, fmt.Sprint(record.SuffixName(lock, reader+":rwlock_timeout:1"), " ", ends))
 	}
 	if len(r.m.writers) > 0 {
 		beats := slices.SortedFunc(maps.Keys(r.m.writers), func(a, b string) int {

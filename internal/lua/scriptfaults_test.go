@@ -28,7 +28,7 @@ var releaseKinds = []locktest.ReleaseKind{
 	{Name: "fenced", Mine: recordOfFenced, Wait: recordOfFenced, Needs: "hdel"},
 	{Name: "fair", Mine: locktest.RecordOfFair, Wait: locktest.RecordOfFair, Needs: "hdel"},
 	{Name: "read", Mine: locktest.RecordOfReader, Wait: locktest.RecordOfWriter, Needs: "hget hlen hgetall pttl del"},
-	{Name: "write", Mine: locktest.RecordOfWriter, Wait: locktest.RecordOfWriter, Needs: "hexists hlen hgetall hdel del"},
+	{Name: "write", Mine: locktest.RecordOfWriter, Wait: locktest.RecordOfWriter, Needs: "hexists hlen hgetall del"},
 	{Name: "semaphore", Mine: locktest.RecordOfSemaphore, Wait: locktest.RecordOfSemaphore, Needs: "get zscore zrem time incrby"},
 }
 

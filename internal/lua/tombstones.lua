@@ -25,8 +25,9 @@ end
 local function bury(waits, field)
     pcall(function()
         redis.pcall('hdel', waits, '')
-        local now, left = now_ms(), redis.call('pttl', waits)
+        local now = now_ms()
         drop_tombstones(waits, now)
+        local left = redis.call('pttl', waits) -- if no other field is left, there is no lease
         redis.pcall('hset', waits, field, ms(now + tombstone_life))
         if left < tombstone_life then
             begin_lease(waits, tombstone_life, field)

@@ -64,18 +64,17 @@ end
 local free, heard, passed_on = false, 0, 0
 if left == '0' then
     if had then
-        -- This comes before the first write, because it fails while the slot of the lock moves.
         local living, longest = evict_dead_readers(lock, prefix, write_field)
-        redis.call('hdel', lock, write_field)
-        forget_writers(writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)
         else
+            redis.call('hdel', lock, write_field)
             redis.call('hset', lock, 'mode', 'read')
             redis.call('pexpire', lock, ms(longest))
             announce(how, channel, '1') -- a downgrade: other readers may join
         end
+        forget_writers(writers) -- all that wait have the same chance now, readers too
     else
         free = redis.call('exists', lock) == 0
     end

@@ -341,6 +341,29 @@ func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 	}
 }
 
+// While the slot of a read/write lock moves, an Attach of a read hold fails, and the ticket keeps the hold. A forced
+// release of it frees the lock for the writer that waits.
+func TestClusterReaderIsReleasedByForceHalfWay(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	b := locktest.NewClusterBench(t, cluster)
+	c := b.Client(WithPollInterval(100 * time.Millisecond))
+	l := c.NewRWLock(b.LockName)
+	ticket := b.Detach(b.Hold(l.Read()), time.Hour)
+	got := b.StartWaiter(l.Write())
+	testredis.Await(b, "the lock, a lease, a heartbeat and a place", locktest.Soon, func() bool { return len(b.Keys()) == 5 })
+	finish := cluster.BeginMigration(b.LockName, otherMaster(cluster, b.LockName))
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := c.Attach(short, ticket)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	released, err := l.Read().ForceUnlock(ctx)
+	b.Must(err)
+	assert.True(t, released)
+	finish()
+	gets(b, "the lock is free", got)
+}
+
 var failovers = flag.Int(
 	"failovers",
 	1,

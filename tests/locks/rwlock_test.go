@@ -317,7 +317,7 @@ func fieldOf(b *locktest.Bench, l *ReadLock) string {
 	return ""
 }
 
-// Java respects the longest lease of a reader's acquires that the hash counts.
+// Java respects the lease with the number 1, which the hash always counts.
 func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	t.Parallel()
 	locktest.OnEachServer(t, func(t *testing.T, addr string) {
@@ -330,19 +330,14 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 			b.Must(read.Lock(ctx))
 		}
 		field := fieldOf(b, read)
-		longest := func(levels int) (longest time.Duration) {
-			for i := levels; i > 0; i-- {
-				longest = max(longest, b.Rdb.PTTL(ctx, "{"+b.LockName+"}:"+field+":rwlock_timeout:"+strconv.Itoa(i)).Val())
-			}
-			return longest
-		}
+		left := func() time.Duration { return b.Rdb.PTTL(ctx, "{"+b.LockName+"}:"+field+":rwlock_timeout:1").Val() }
 		for levels := deep; levels > 0; levels-- {
 			assert.Equal(t, strconv.Itoa(levels), b.Rdb.HGet(ctx, b.LockName, field).Val())
-			last := longest(levels)
+			last := left()
 			assert.Greater(t, last, lease/2)
 			testredis.Await(t, "a renewal", locktest.Soon, func() bool {
 				before := last
-				last = longest(levels)
+				last = left()
 				return last > before
 			})
 			b.Must(read.Unlock(ctx))
@@ -354,7 +349,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 		b.Must(read.LockLease(ctx, time.Hour))
 		field = fieldOf(b, read)
 		b.Must(read.Unlock(ctx))
-		assert.Greater(t, longest(1), 50*time.Minute)
+		assert.Greater(t, left(), 50*time.Minute)
 		b.Must(read.Unlock(ctx))
 	})
 }
