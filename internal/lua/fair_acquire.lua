@@ -76,7 +76,7 @@ local function wait_in_queue(held, queued)
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
     p.lease = grant_lease({lease = tonumber(lease), most = tonumber(ARGV[9])}, p.lease)
-    p.fenced, p.asked, p.at, p.life = fenced, asked, q.now, life_of(asked ~= '0' and ahead or 0)
+    p.fenced, p.asked, p.at, p.life = fenced, asked, q.now - q.lost, life_of(asked ~= '0' and ahead or 0)
     p.java = ahead == 0 and '0' or p.java
     note_place(q, p, '', looked(q))
     redis.call('pexpire', q.places, line_life)
