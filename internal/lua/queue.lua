@@ -88,9 +88,6 @@ local function look(q)
     end
 end
 
--- Whether the waiter of a place should have asked by now.
-local function is_overdue(q, p) return p.at + p.life <= q.now - q.lost end
-
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
 
 -- Whether the waiter of a place learns of a grant. heard has what is known of clients already. If the user may not ask
@@ -247,7 +244,7 @@ local function pass_on(q, asker, freed)
                 break
             end
             gone[waiter] = true
-        elseif not p or is_overdue(q, p) then
+        elseif not p or p.at + p.life <= q.now - q.lost then -- its waiter is overdue
             gone[waiter] = true
         elseif is_heard(q, p, heard) then
             granted = nil

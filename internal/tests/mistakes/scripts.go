@@ -77,7 +77,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "overdueNotPassedOver",
 		Omits:   "A waiter of a fair lock that has not asked for long is passed over.",
-		Changes: []Change{{"elseif not p or is_overdue(q, p) then", "elseif not p then"}},
+		Changes: []Change{{"elseif not p or p.at + p.life <= q.now - q.lost then", "elseif not p then"}},
 	},
 	{
 		Name:    "noGraceAfterAnOutage",
