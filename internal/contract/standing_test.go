@@ -30,15 +30,11 @@ func TestStandingIsThatOfTheScripts(t *testing.T) {
 		return Standing(n)
 	}
 	for _, ahead := range []int{0, 1, 2, 3, 4, 1000} {
-		for _, lost := range []bool{false, true} {
-			s := made(ahead, false, lost)
-			assert.True(t, s.IsEnqueued(), "%d ahead", ahead)
-			assert.Equal(t, ahead, s.Ahead())
-			assert.False(t, s.LegacyHolder() || s.SubscriptionLost(), "%d ahead", ahead)
-			s = made(ahead, true, lost)
-			assert.Equal(t, ahead == 0, s.LegacyHolder(), "%d ahead", ahead)
-			assert.Equal(t, min(ahead, 31), s.Ahead())
-		}
+		s, apart := made(ahead, false, false), made(ahead, true, false)
+		assert.True(t, s.IsEnqueued() && !s.LegacyHolder() && !s.SubscriptionLost(), ahead)
+		assert.Equal(t, ahead, s.Ahead())
+		assert.Equal(t, ahead == 0, apart.LegacyHolder(), ahead)
+		assert.Equal(t, min(ahead, 31), apart.Ahead())
 	}
 	assert.Equal(t, notEnqueued, made("", false, false))
 	assert.Equal(t, legacyHolder, made("", true, false))
