@@ -52,7 +52,8 @@ end
 -- its waiters, and Java has one for each.
 local function waiters(names, places, channel)
     local first, channels, all = {unpack(names, 1, math.min(#names, most_listed))}, {}, {}
-    local texts = #first > 0 and redis.call('hmget', places, unpack(first))
+    local texts = #first > 0 and redis.call('hmget', places, '', unpack(first))
+    local lost = texts and (texts[1] or ''):match('^%d+ (%-?%d+)$') or 0 -- see look of queue.lua
     -- At most most_listed.
     for i, name in ipairs(first) do
         channels[i] = channel .. (is_relocks(name) and ':client:' .. client_of(name) or ':' .. name)
@@ -60,13 +61,13 @@ local function waiters(names, places, channel)
     local counts = subscribers(channels, how)
     -- At most most_listed.
     for i, name in ipairs(first) do
-        local text, listeners = texts[i] or '', counts[channels[i]] or -1
+        local text, listeners = texts[i + 1] or '', counts[channels[i]] or -1
         local delivery, _, _, _, field, since = text:match(place_pattern)
         local _, _, asked, joined, at, life = text:match(queue_pattern)
         if delivery == 'poll' or asked == '0' and listeners == 0 then
             listeners = -1
         end
-        all[5 * i - 4], all[5 * i - 3], all[5 * i - 2] = name, field or '', at and ms(at + life) or '0'
+        all[5 * i - 4], all[5 * i - 3], all[5 * i - 2] = name, field or '', at and ms(at + life + lost) or '0'
         all[5 * i - 1], all[5 * i] = ms((joined or tonumber(since) or 0) * 1000), listeners
     end
     return #names, all

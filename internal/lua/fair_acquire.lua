@@ -52,7 +52,7 @@ local lock, wait_timeout = q.lock, q.wait_timeout
 local field, lease, hold_count = ARGV[1], ARGV[2], ARGV[6] or '1'
 local enqueue, asked, fenced = ARGV[7] ~= '0', ARGV[8] or '0', q.tokens and '1' or '0'
 
-local joins = false -- whether the caller was put into the queue
+local joins, lost = false, false -- whether the caller was put into the queue, and whether its subscription is lost
 
 -- Puts the caller at the end of the queue, or renews its place. Returns how many are in front of it, as find_place does,
 -- or nil if the queue is full, and its place.
@@ -60,6 +60,9 @@ local function wait_in_queue(held, queued)
     local timeout = redis.call('zscore', q.timeouts, field)
     local ahead, exact = find_place(q, field, timeout, queued)
     local before = ahead and place_of(q, field)
+    local number = asked == '0' and before and before.asked or asked -- a request without a number may run late
+    lost = number ~= '0' and listeners(client_channel(q, field), q.how) == 0
+    number = lost and '0' or number
     if not ahead and queued >= most_waiters then
         return nil
     end
@@ -76,7 +79,7 @@ local function wait_in_queue(held, queued)
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
     p.lease = grant_lease({lease = tonumber(lease), most = tonumber(ARGV[9])}, p.lease)
-    p.fenced, p.asked, p.at, p.life = fenced, asked, q.now, life_of(asked ~= '0' and ahead or 0)
+    p.fenced, p.asked, p.at, p.life = fenced, number, q.now - q.lost, life_of(number ~= '0' and ahead or 0)
     p.java = ahead == 0 and '0' or p.java
     note_place(q, p, '', looked(q))
     redis.call('pexpire', q.places, line_life)
@@ -116,13 +119,11 @@ if hold_count == '1' and (mine or pttl == -2) then
 end
 
 if not mine and (pttl ~= -2 or queued > 0) then
-    local ahead, p, lost, to
+    local ahead, p, to
     if enqueue then
         redis.call('zcard', q.timeouts) -- before the first write: these refuse other data, and this user may not be allowed to
         redis.call('hlen', q.places)
         look(q)
-        lost = asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
-        asked = lost and '0' or asked
         local done
         done, ahead, p = pcall(wait_in_queue, math.max(pttl, 0), queued)
         if not done then
@@ -141,7 +142,7 @@ if not mine and (pttl ~= -2 or queued > 0) then
         end
         local legacy = p and p.java == '1' or holder and not is_relocks(holder)
         local place = lost and 3 or enqueue and legacy and 2 or 0
-        if enqueue and asked ~= '0' then
+        if enqueue and asked ~= '0' and not lost then
             place = place + 4 * math.min(ahead or far, far)
         end
         return {0, ahead == 0 and redis.call('pttl', lock) or -1, place}

@@ -117,13 +117,14 @@ end
 
 -- The third number of the answer "busy", which internal/contract/standing.go takes apart: 1 plus four for each of the
 -- places ahead if the caller has a place; 2 if only the channel of the lock tells when it is released, because a holder
--- does not use the line; 3 if the server does not know the subscription of the caller; else 0.
+-- does not use the line, and nobody is ahead who listens to it; 3 if the server does not know the subscription of the
+-- caller; else 0. Behind such a holder all ask as often as near the head: any of them may be the next to listen.
 local function standing(line, joined, lost, legacy)
     local ahead = joined and redis.call('zrank', line.order, line.mine.client)
-    if legacy then
+    if legacy and (ahead or 0) == 0 then
         return 2
     elseif ahead then
-        return 1 + 4 * ahead
+        return 1 + 4 * (legacy and math.min(ahead, near_head - 1) or ahead)
     end
     return lost and 3 or 0
 end

@@ -16,8 +16,7 @@
 -- waiters in front that are overdue: their processes are dead, or paused. No script looks for others. A waiter that is
 -- not overdue, but whose channel has no subscriber on this server, is passed over and keeps its place: for a moment
 -- after a restart or a failover of Redis the subscriptions of some living waiters are missing. If it asks, it is told
--- that its subscription is lost. While no waiter asked, Redis was perhaps unreachable; so for as long as a place lasts
--- after that, no waiter is overdue that was not when it began.
+-- that its subscription is lost. A place grows older only while waiters ask: see look.
 --
 -- A waiter of Java has no place. It is woken when its turn comes, on a channel of its own, and asks: it would count its
 -- own request as a re-entry if it was granted the lock. It is removed when its timeout has expired, as Redisson does.
@@ -72,30 +71,21 @@ local function java_waits(q)
     return last and (not p or p.java == '1'), last
 end
 
-local function looked(q) return ms(q.now) .. ' ' .. ms(q.back) .. ' ' .. ms(q.gone) end
+local function looked(q) return ms(q.now) .. ' ' .. ms(q.lost) end
 
--- Sets q.now; q.back: since when a waiter has asked each second or two; and q.gone: when a waiter last asked before
--- that. While no waiter asked for two seconds, Redis was perhaps unreachable, or the few that wait ask rarely. A gap
--- that follows soon after another one does not count: not all waiters may have asked between them. It is written with
--- pcall, because a release must go on if memory is short.
+-- Sets q.now, and q.lost: how many ms no place has grown older, since no waiter asked: Redis was perhaps unreachable, or
+-- its clock was set. One second of each gap counts all the same, because the few that wait may ask rarely. It is written
+-- with pcall, because a release must go on if memory is short.
 local function look(q)
     q.now = now_ms()
     local before = redis.pcall('hget', q.places, '')
-    local asked, back, gone = (type(before) == 'string' and before or ''):match('^(%d+) (%d+) (%d+)$')
-    asked, q.back, q.gone = tonumber(asked or nil), tonumber(back or 0), tonumber(gone or 0)
-    if asked and (asked > q.now or q.now - asked > 2 * ask_every) then
-        if asked > q.now or asked - q.back >= life_of(0) then
-            q.back, q.gone = q.now, asked > q.now and 0 or asked
-        end
+    local asked, lost = (type(before) == 'string' and before or ''):match('^(%d+) (%-?%d+)$')
+    local gap = asked and q.now - asked or 0
+    q.lost = tonumber(lost or 0)
+    if gap < 0 or gap > 2 * ask_every then
+        q.lost = q.lost + gap - (gap > 0 and ask_every or 0)
         redis.pcall('hset', q.places, '', looked(q))
     end
-end
-
--- Whether the waiter of a place should have asked by now. A request of the future was made before the clock was set
--- back.
-local function is_overdue(q, p)
-    local from = p.at > q.now and q.back or math.max(p.at, q.back)
-    return from + p.life <= q.now or p.at + p.life <= q.gone
 end
 
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
@@ -254,7 +244,7 @@ local function pass_on(q, asker, freed)
                 break
             end
             gone[waiter] = true
-        elseif not p or is_overdue(q, p) then
+        elseif not p or p.at + p.life <= q.now - q.lost then -- its waiter is overdue
             gone[waiter] = true
         elseif is_heard(q, p, heard) then
             granted = nil

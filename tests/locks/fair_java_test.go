@@ -109,7 +109,7 @@ func (q *fairQueue) join(java bool, n int) {
 		pipe.RPush(ctx, locktest.KeysOf(q.lock)[1], waiter)
 		pipe.ZAdd(ctx, locktest.KeysOf(q.lock)[2], redis.Z{Score: float64(timeout), Member: waiter})
 		if !java {
-			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, 0, 0))
+			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(1, now, time.Hour), "", fmt.Sprint(now, 0))
 			pipe.Expire(ctx, locktest.KeysOf(q.lock)[3], time.Hour)
 		}
 		q.all, q.right[waiter] = append(q.all, waiter), timeout
@@ -144,11 +144,7 @@ func (q *fairQueue) asked(at, last int64) {
 			pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], waiter, q.place(0, at, record.FairLife))
 		}
 	}
-	back := int64(0)
-	if at > last { // the clock went back then
-		back = last
-	}
-	pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, back, 0))
+	pipe.HSet(ctx, locktest.KeysOf(q.lock)[3], "", fmt.Sprint(last, min(0, last-at))) // the clock may have gone back
 	q.Must(locktest.Second(pipe.Exec(ctx)))
 }
 

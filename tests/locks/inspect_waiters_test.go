@@ -51,6 +51,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 			testredis.Await(t, "it waits", locktest.Soon, func() bool { return len(b.Inspect(c).Waiters) == len(waiters)+1 })
 			waiters = append(waiters, Contender{Client: c.ID(), Owner: engine.OwnerOf(w).String()})
 		}
+		b.Must(b.Rdb.HSet(ctx, record.PlacesKey(b.LockName), "", fmt.Sprint(time.Now().UnixMilli(), " 3600000")).Err()) // an outage
 		wait()
 		java := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 		b.Must(b.Rdb.RPush(ctx, "redisson_lock_queue:{"+b.LockName+"}", locktest.JavaThread).Err())

@@ -57,7 +57,7 @@ var Scripts = []Mistake{
 	{
 		Name:    "requestOfTheFuture",
 		Omits:   "A request from before the clock was set back lasts for no longer than others.",
-		Changes: []Change{{"p.at > q.now and q.back or math.max(p.at, q.back)", "math.max(p.at, q.back)"}},
+		Changes: []Change{{"gap < 0 or gap > 2 * ask_every", "gap > 2 * ask_every"}},
 	},
 	{
 		Name:    "writerOfTheFuture",
@@ -77,12 +77,12 @@ var Scripts = []Mistake{
 	{
 		Name:    "overdueNotPassedOver",
 		Omits:   "A waiter of a fair lock that has not asked for long is passed over.",
-		Changes: []Change{{"elseif not p or is_overdue(q, p) then", "elseif not p then"}},
+		Changes: []Change{{"elseif not p or p.at + p.life <= q.now - q.lost then", "elseif not p then"}},
 	},
 	{
 		Name:    "noGraceAfterAnOutage",
 		Omits:   "After an outage no waiter of a fair lock is overdue for a while.",
-		Changes: []Change{{"math.max(p.at, q.back)", "p.at"}},
+		Changes: []Change{{"(gap > 0 and ask_every or 0)", "math.max(0, gap)"}},
 	},
 	{
 		Name:    "javaNotNoted",
