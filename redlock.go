@@ -313,10 +313,10 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 		return status, refused, err
 	}
 	sent := time.Now()
-	switch {
+	switch lost := v.Check() != nil; {
 	case a.HoldCount == 1: // the engine may ask again: its owner does not have the hold yet
 		v.begin(false)
-	case v.Check() != nil:
+	case lost:
 		return contract.Gone, refused, nil
 	}
 	if err = v.checkWait(p, a); err != nil {

@@ -168,7 +168,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 					time.Sleep(time.Second)
 					e.unlock(o)
 				})
-				time.Sleep(1) // the order is that of the times
+				time.Sleep(time.Nanosecond) // the order is that of the times
 			}
 			// Another client holds the lock when the waiters send their attempts.
 			e.redis.Set(func() {

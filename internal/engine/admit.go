@@ -59,18 +59,12 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ta
 		return in, nil
 	}
 	h := s.newHoldLocked(kind, key)
-	other, shares := h.counterpartLocked(), admission == contract.Shared
-	if admission == contract.Uncoordinated || other != nil && other.Holds() ||
-		shares && (!takes || other != nil || s.engine.HandoffWindow == 0 || s.closed) {
+	if h.needsNoQueueLocked(takes) {
 		return admitted{hold: h}, nil
 	}
 	q := s.queueLocked(key.half)
-	if shares {
-		if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
-			h.handedLocked(r, now)
-			return admitted{hold: h, holds: true}, nil
-		}
-		q.shared = nil
+	if q.joinLocked(h) {
+		return admitted{hold: h, holds: true}, nil
 	}
 	switch {
 	case q.TryEnter():
@@ -88,6 +82,28 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ta
 		return in, nil
 	}
 	return admitted{hold: h}, nil
+}
+
+// needsNoQueueLocked reports whether the caller of h asks beside the local queue, whoever is in it. takes is that of admit.
+func (h *hold) needsNoQueueLocked(takes bool) bool {
+	s, other := h.lockState, h.counterpartLocked()
+	switch h.lock.Traits().Admission {
+	case contract.Uncoordinated:
+		return true
+	case contract.Shared:
+		return !takes || other != nil || s.engine.HandoffWindow == 0 || s.closed
+	}
+	return other != nil && other.Holds()
+}
+
+// joinLocked has h join the record that readers share, and reports whether there is one that is open.
+func (q *waitQueue) joinLocked(h *hold) bool {
+	if r, now := q.shared, h.lockState.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
+		h.handedLocked(r, now)
+		return true
+	}
+	q.shared = nil
+	return false
 }
 
 // enqueueLocked makes the caller of c, whose claim asks, wait in its local queue.
