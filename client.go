@@ -38,8 +38,8 @@ type clientState struct {
 	wire            record.Client
 	servers         *route.Servers
 	votes           sync.Map     // of RedLocks, by their fields, until they are over
-	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
-	labelsForbidden atomic.Bool  // this user may not read labels
+	labeled         sync.Once    // the label is kept in Redis
+	labelsForbidden atomic.Bool  // this user may not write or read labels, which was logged
 	lookupRefused   atomic.Bool  // this user may not look for the holder of a lock: see describeHolder
 	permits         sync.Once    // a semaphore was found to have another number of permits in Redis
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
@@ -124,11 +124,11 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
 	}
-	switch l := (&label{client: c, text: o.label}); {
+	switch keep := func() { c.keepLabel(o.label) }; {
 	case o.label != "":
-		config.OnAcquire = l.start
+		config.OnAcquire = keep
 	case !o.labels:
-		config.OnSlow = l.start
+		config.OnSlow = keep
 	}
 	return config
 }

@@ -29,10 +29,7 @@ type handle struct {
 
 // newHandle returns the handle of lock, which was made with these options.
 func newHandle(c *Client, lock keyed, o lockOptions) handle {
-	bad := checkKeys(c, o.traits.Name, lock.Keys())
-	if bad == nil {
-		bad = o.check()
-	}
+	bad := cmp.Or(checkKeys(c, o.traits.Name, lock.Keys()), o.bad)
 	return handle{client: c, name: o.traits.Name, bad: bad, lock: lock}
 }
 
