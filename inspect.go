@@ -293,7 +293,9 @@ func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
 			i.More = true
 		case last >= 0 && i.Holders[last].hasToo(h):
 			i.Holders[last].Permits++
-			i.Holders[last].Field = firstNumber(i.Holders[last].Field, h.Field)
+			if numberOf(h.Field) < numberOf(i.Holders[last].Field) {
+				i.Holders[last].Field = h.Field
+			}
 		default:
 			i.Holders = append(i.Holders, h)
 		}
@@ -309,14 +311,6 @@ func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
 func (h Holder) hasToo(other Holder) bool {
 	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining &&
 		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < record.MostAtOnce)
-}
-
-// firstNumber returns the field with the lower number. The fields differ in nothing else.
-func firstNumber(a, b string) string {
-	if len(a) < len(b) || len(a) == len(b) && a < b {
-		return a
-	}
-	return b
 }
 
 // permitHolder reads the ID of a permit. It is a field, as other locks have it, or random bytes if Redisson has written
