@@ -94,14 +94,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	in.wire = record.Client{
 		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
-	config := c.config(in.wire.ID, o)
-	config.Servers, config.Group = in.servers, in.servers.Group
-	in.engine = engine.New(config, in.servers.Sending(rdb, o.synced))
+	in.engine = engine.New(c.config(in.wire.ID, o, in.servers), in.servers.Sending(rdb, o.synced))
 	return c, nil
 }
 
-// config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
-func (c *Client) config(id string, o options) engine.Config {
+// config returns the configuration of the engine of c, which has the given id.
+func (c *Client) config(id string, o options, servers *route.Servers) engine.Config {
 	log := calmLogger(o.logger, &c.in().userCalls)
 	reported := &userEvents{log: log, observer: o.observer}
 	reported.calls, reported.tell = &c.in().userCalls, func(panicked any, stack []byte) {
@@ -120,7 +118,7 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Renewer: askRenewals,
 		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
-		Group:   func(string) string { return "" },
+		Servers: servers, Group: servers.Group,
 
 		Channel: record.ClientChannel(id), Tell: c.tell,
 	}

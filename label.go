@@ -71,9 +71,6 @@ func (c *Client) askLabels(ctx context.Context, fill func(context.Context, redis
 	return err
 }
 
-// A process is the label and the host of one Client.
-type process struct{ label, host string }
-
 // addLabels adds the labels of the clients of this package to the contenders of i.
 func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	var all []*Contender
@@ -83,53 +80,43 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	for n := range i.Waiters {
 		all = append(all, &i.Waiters[n].Contender)
 	}
-	var ids []string
-	known := make(map[string]bool, len(all))
+	cmds := make(map[string]*redis.SliceCmd)
 	for _, who := range all {
-		if who.usesRelock() && !known[who.Client] {
-			known[who.Client] = true
-			ids = append(ids, who.Client)
+		if who.usesRelock() {
+			cmds[who.Client] = nil
 		}
 	}
-	if len(ids) == 0 || c.in().labelsForbidden.Load() {
+	if len(cmds) == 0 || c.in().labelsForbidden.Load() {
 		return
 	}
-	answer := make(chan map[string]process, 1)
-	c.engine().Spawn(func() { answer <- c.processes(ctx, ids) })
+	answered := make(chan struct{})
+	c.engine().Spawn(func() {
+		defer close(answered)
+		_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
+			for id := range cmds {
+				cmds[id] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
+			}
+		})
+	})
 	select {
-	case found := <-answer:
-		for _, who := range all {
-			p := found[who.Client]
-			who.Label, who.Host = p.label, p.host
-		}
+	case <-answered:
 	case <-time.After(labelTime): // the Redis client may look at its own timeouts only
+		return
 	case <-ctx.Done():
+		return
+	}
+	for _, who := range all {
+		if cmd := cmds[who.Client]; cmd != nil && cmd.Err() == nil && len(cmd.Val()) == 2 {
+			label, _ := cmd.Val()[0].(string)
+			host, _ := cmd.Val()[1].(string)
+			who.Label, who.Host = printable(label), printable(host)
+		}
 	}
 }
 
 // usesRelock reports whether the contender is of this package: its field has the form client:owner:number.
 func (c *Contender) usesRelock() bool {
 	return c.Client != "" && !strings.HasPrefix(c.Owner, "thread ")
-}
-
-// processes reads the labels of clients.
-func (c *Client) processes(ctx context.Context, ids []string) map[string]process {
-	cmds := make([]*redis.SliceCmd, len(ids))
-	_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
-		for n, id := range ids {
-			cmds[n] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
-		}
-	})
-	found := make(map[string]process)
-	for n, cmd := range cmds {
-		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {
-			continue
-		}
-		label, _ := cmd.Val()[0].(string)
-		host, _ := cmd.Val()[1].(string)
-		found[ids[n]] = process{printable(label), printable(host)}
-	}
-	return found
 }
 
 // printable returns a label or a host that was read from Redis, where any program may have written it, as text: what
