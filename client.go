@@ -120,7 +120,7 @@ func (c *Client) config(id string, o options, servers *route.Servers) engine.Con
 		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
 		Servers: servers, Group: servers.Group,
 
-		Channel: record.ClientChannel(id), Tell: c.tell,
+		Channel: record.ClientKey(id), Tell: c.tell,
 	}
 	switch keep := func() { c.keepLabel(o.label) }; {
 	case o.label != "":

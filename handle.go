@@ -145,7 +145,10 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (ok b
 //
 // Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. To acquire the lock
 // again while the Hold has it, call Lock with the context of [Hold.Context].
-func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHold(ctx, h, "acquire") }
+func (h *handle) Acquire(ctx context.Context) (*Hold, error) {
+	hold, _, err := newHold(ctx, h, "acquire", engine.Request{Wait: -1})
+	return hold, err
+}
 
 // TryAcquire is like Acquire, but waits for at most wait, as TryLock does. It reports whether the lock was acquired; if
 // not, the Hold is nil. With a lease of 0 the hold is renewed automatically. Otherwise it expires after lease, unless

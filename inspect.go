@@ -364,7 +364,8 @@ func waiterOf(p inspect.Waiter) Waiter {
 		Reachable: ReachableUnknown,
 	}
 	if w.usesRelock() {
-		w.Permits = permitsWanted(w.Field)
+		_, permits, _ := strings.Cut(w.Field, "+")
+		w.Permits, _ = strconv.Atoi(permits) // 0 if it is not for several
 		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
 	}
 	switch p.Listeners {
@@ -380,13 +381,6 @@ func waiterOf(p inspect.Waiter) Waiter {
 func contender(field string) Contender {
 	client, owner := inspect.Owner(field)
 	return Contender{Field: field, Client: client, Owner: owner}
-}
-
-// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
-func permitsWanted(field string) int {
-	_, permits, _ := strings.Cut(field, "+")
-	n, _ := strconv.Atoi(permits)
-	return n
 }
 
 // leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no

@@ -35,7 +35,7 @@ func (c *Client) keepLabel(text string) {
 
 // writeLabel writes the hash repeatedly, and deletes it at Close. The default text is the host name and the process ID.
 func (c *Client) writeLabel(text string) {
-	key, pid := record.LabelKey(c.ID()), strconv.Itoa(os.Getpid())
+	key, pid := record.ClientKey(c.ID()), strconv.Itoa(os.Getpid())
 	host, _ := os.Hostname()
 	text = cmp.Or(text, host+":"+pid)
 	for {
@@ -94,7 +94,7 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 		defer close(answered)
 		_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
 			for id := range cmds {
-				cmds[id] = p.HMGet(ctx, record.LabelKey(id), "label", "host")
+				cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
 			}
 		})
 	})

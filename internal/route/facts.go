@@ -15,16 +15,13 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// ReadTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
-// known.
+// ReadTimeout returns how long rdb waits for an answer. It is not positive if rdb waits without a limit.
 func ReadTimeout(rdb redis.UniversalClient) time.Duration {
-	switch one, cluster := send.OptionsOf(rdb); {
-	case one != nil:
+	one, cluster := send.OptionsOf(rdb)
+	if one != nil {
 		return one.ReadTimeout
-	case cluster != nil:
-		return cluster.ReadTimeout
 	}
-	return 0
+	return cluster.ReadTimeout
 }
 
 // Sending returns how requests are sent to rdb. s has the servers of rdb, through a Redis client that waits for a finite time.
@@ -39,16 +36,14 @@ func (s *Servers) Sending(rdb redis.UniversalClient, synced send.Synced) send.Co
 	}
 	// The Process of a type that embeds one of these may do more, which a pipeline does not call, and may send a request
 	// again by itself.
-	size, ours := 0, true
+	size := 0 // of the pool of one server
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		size = rdb.Options().PoolSize
 	case *redis.ClusterClient:
 		size = rdb.Options().PoolSize
-	default:
-		ours = false
 	}
-	if ours {
+	if size > 0 {
 		c.Batch = synced.Replicas == 0
 		c.Exhausted = func(key string) bool {
 			pool := s.pool(key)

@@ -111,7 +111,7 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 		}
 		for from, c := range holders {
 			testredis.Await(b, from+" listens", locktest.Soon, func() bool {
-				return locktest.EngineOf(c).Hub().IsConfirmed(record.ClientChannel(c.ID()))
+				return locktest.EngineOf(c).Hub().IsConfirmed(record.ClientKey(c.ID()))
 			})
 		}
 		for what, w := range all {
@@ -165,7 +165,7 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 				held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
 				release = func() error {
 					testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
-						return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientChannel(holds.ID()))
+						return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientKey(holds.ID()))
 					})
 					guarded, err := held.Guard(ctx)
 					b.Must(err)
