@@ -50,9 +50,8 @@ func (c *Client) in() *clientState { return c.hidden.Get() }
 func (c *Client) engine() *engine.Engine { return c.in().engine }
 
 // New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
-// ErrInvalid for an option that is not valid, for a nil rdb, and for an rdb that is neither a *redis.Client nor a
-// *redis.ClusterClient, nor embeds one: a *redis.Ring can move a lock to another server while the lock is held, and an
-// AutoPipeliner does not tell what its servers are.
+// ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring or a type that embeds one, because a
+// Ring can move a lock to another server while the lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -65,9 +64,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if isNil(rdb) {
 		return nil, invalid("the Redis client is nil")
 	}
-	if one, cluster := send.OptionsOf(rdb); one == nil && cluster == nil {
-		return nil, invalid("a %T: use a Client, a FailoverClient or a ClusterClient: a *redis.Ring moves held locks to "+
-			"other servers, and an AutoPipeliner does not tell what its servers are", rdb)
+	if send.IsRing(rdb) {
+		return nil, invalid(
+			"a *redis.Ring moves held locks to other servers: use a Client, a FailoverClient or a ClusterClient",
+		)
 	}
 	o, err := newOptions(opts)
 	if err != nil {

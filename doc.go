@@ -155,9 +155,9 @@
 // # Sentinel, Cluster and replicas
 //
 // A Client works with a *redis.Client, with the clients of redis.NewFailoverClient and redis.NewFailoverClusterClient
-// for Sentinel, and with a *redis.ClusterClient; also with a type that embeds one of them. [New] rejects a *redis.Ring,
-// and an AutoPipeliner: pass the client that it was made from. In a Cluster the name of a lock determines its slot, and
-// notifications stay in the shard. With [WithSyncedReplicas] a lock is acquired only if replicas have confirmed it.
+// for Sentinel, and with a *redis.ClusterClient; also with a type that embeds one of them, and with an AutoPipeliner.
+// [New] rejects a *redis.Ring. In a Cluster the name of a lock determines its slot, and notifications stay in the
+// shard. With [WithSyncedReplicas] a lock is acquired only if replicas have confirmed it.
 //
 // # Closing
 //

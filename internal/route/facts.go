@@ -15,13 +15,16 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// ReadTimeout returns how long rdb waits for an answer. It is not positive if rdb waits without a limit.
+// ReadTimeout returns how long rdb waits for an answer. It is not positive if rdb waits without a limit, or if the limit
+// is not known.
 func ReadTimeout(rdb redis.UniversalClient) time.Duration {
-	one, cluster := send.OptionsOf(rdb)
-	if one != nil {
+	switch one, cluster := send.OptionsOf(rdb); {
+	case one != nil:
 		return one.ReadTimeout
+	case cluster != nil:
+		return cluster.ReadTimeout
 	}
-	return cluster.ReadTimeout
+	return 0
 }
 
 // Sending returns how requests are sent to rdb. s has the servers of rdb, through a Redis client that waits for a finite time.

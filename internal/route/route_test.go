@@ -42,3 +42,14 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 		assert.Equal(t, !want, s.Counts(), "a server knows all subscribers: %s", text)
 	}
 }
+
+// The slot of a key is that of the specification of Redis Cluster.
+func TestSlotOf(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]int{
+		"123456789": 0x31C3, "": 0, "{123456789}x": 0x31C3, "x{123456789}{y}": 0x31C3,
+		"somekey": 11058, "foo{hash_tag}": 2515,
+	} {
+		assert.Equal(t, want, slotOf(key), key)
+	}
+}

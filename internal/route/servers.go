@@ -15,6 +15,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync/atomic"
@@ -32,17 +33,21 @@ type Servers struct {
 	cluster send.Cluster           // rdb, or the client that it embeds, if it routes by slot; or nil
 	dial    func() wake.Subscriber // connects to any server
 	verb    any                    // how they announce, if they have sharded channels
+	asks    bool                   // rdb, such as an AutoPipeliner, does not tell which server has a key
 
-	noShards atomic.Bool // it was found out that the servers have no sharded channels
+	noShards atomic.Bool                         // it was found out that the servers have no sharded channels
+	slots    atomic.Pointer[[]redis.ClusterSlot] // if asks is set; nil: nothing has said that the servers are those of a Cluster
 }
 
 // New returns what is known about the servers of rdb.
 func New(rdb redis.UniversalClient) *Servers {
 	s := &Servers{rdb: rdb, cluster: send.ClusterOf(rdb), verb: record.InBothWays}
 	s.dial = func() wake.Subscriber { return s.connect(rdb) }
-	switch _, many := send.OptionsOf(rdb); {
-	case s.cluster == nil:
+	switch one, many := send.OptionsOf(rdb); {
+	case s.cluster == nil && one != nil:
 		s.verb = record.Publish
+	case s.cluster == nil:
+		s.asks = true
 	case many != nil && many.ClusterSlots == nil: // go-redis asks the servers for their slots
 		s.verb = record.PublishInShard
 	}
@@ -75,12 +80,27 @@ func (s *Servers) Group(name string) string {
 // is subscribed determines it. go-redis asks for a master only if it has not asked before, which it has after an attempt
 // that found a lock busy.
 func (s *Servers) Node(channel string) wake.Node {
-	if s.Counts() {
-		if master := s.master(channel); master != nil {
-			return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return s.connect(master) }}
+	home := wake.Node{Dial: s.dial}
+	if !s.Counts() {
+		return home
+	}
+	if master := s.master(channel); master != nil {
+		return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return s.connect(master) }}
+	}
+	for _, some := range s.ranges() {
+		if slot := slotOf(channel); some.Start <= slot && slot <= some.End && len(some.Nodes) > 0 {
+			home.Name = cmp.Or(some.Nodes[0].ID, some.Nodes[0].Addr)
 		}
 	}
-	return wake.Node{Dial: s.dial}
+	return home
+}
+
+// ranges returns which node has which slots, if a server was asked for that.
+func (s *Servers) ranges() []redis.ClusterSlot {
+	if all := s.slots.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // master returns the node that has a key, or nil if go-redis does not know it.
@@ -108,27 +128,38 @@ func (s *Servers) Counts() bool {
 	return s.cluster == nil || s.verb == record.InBothWays || !s.noShards.Load()
 }
 
-// Refused reports whether err says that the servers have no sharded channels. From then on plain ones are used.
+// Refused reports whether err says that the servers have no sharded channels. From then on plain ones are used. It also
+// notes that the servers may be those of a Cluster: one of them has said so, or is too old to say it.
 func (s *Servers) Refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") &&
 		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
 	if unknown {
 		s.noShards.Store(true)
 	}
+	if s.asks && (unknown || redis.HasErrorPrefix(err, "MOVED")) {
+		s.slots.CompareAndSwap(nil, new([]redis.ClusterSlot))
+	}
 	return unknown
 }
 
-// Reload asks which node has which slots, if the Redis client routes by slot. By itself go-redis would continue to
+// Reload asks which node has which slots, if the servers may be those of a Cluster. By itself go-redis would continue to
 // ask a node that is gone for up to a minute, longer than a lease. Its ReloadState waits until several attempts to dial
 // such a node have failed. So each reload has a time limit, and the next reload asks another node first.
 func (s *Servers) Reload() {
-	if s.cluster == nil {
+	if s.cluster == nil && s.slots.Load() == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
 	_ = send.CatchPanic(func() error {
-		return s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+		if s.cluster != nil {
+			return s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+		}
+		all, err := s.rdb.ClusterSlots(ctx).Result()
+		if err == nil {
+			s.slots.Store(&all)
+		}
+		return err
 	})
 }
 
@@ -140,4 +171,20 @@ func SlotPart(key string) string {
 		}
 	}
 	return key
+}
+
+// slotOf returns the number of the slot of a key: the CRC16 of XMODEM.
+func slotOf(key string) int {
+	var crc uint16
+	for _, b := range []byte(SlotPart(key)) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc % 16384)
 }

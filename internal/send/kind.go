@@ -38,6 +38,12 @@ func OptionsOf(rdb redis.UniversalClient) (one *redis.Options, cluster *redis.Cl
 	return one, cluster
 }
 
+// IsRing reports whether rdb is or embeds a *redis.Ring.
+func IsRing(rdb redis.UniversalClient) bool {
+	_, is := embedded(rdb).(interface{ Options() *redis.RingOptions })
+	return is
+}
+
 // embedded returns the Redis client that rdb embeds as an interface, whose other methods rdb does not have. If rdb
 // embeds none, embedded returns rdb, and if it is nil, or a nil pointer, nil.
 func embedded(rdb redis.UniversalClient) redis.UniversalClient {

@@ -15,14 +15,25 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/wake"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
+
+// deferredPipeliner returns the AutoPipeliner of rdb that returns before the answer is there.
+func deferredPipeliner(t testing.TB, rdb redis.UniversalClient) *redis.AutoPipeliner {
+	auto, err := rdb.AsyncAutoPipeline()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, auto.Close()) })
+	return auto
+}
 
 // clientsOf returns Redis clients of every kind for one server that has all slots.
 func clientsOf(t testing.TB, addr string, inCluster bool) map[string]redis.UniversalClient {
 	all := map[string]redis.UniversalClient{
-		"ClusterClient that knows slots": locktest.ClusterClient(t, addr),
-		"type with a ClusterClient":      &locktest.OwnCluster{ClusterClient: locktest.ClusterClient(t, addr)},
-		"type with an interface":         locktest.OwnAny{UniversalClient: &locktest.OwnAny{UniversalClient: locktest.ClusterClient(t, addr)}},
+		"ClusterClient that knows slots":   locktest.ClusterClient(t, addr),
+		"type with a ClusterClient":        &locktest.OwnCluster{ClusterClient: locktest.ClusterClient(t, addr)},
+		"type with an interface":           locktest.OwnAny{UniversalClient: &locktest.OwnAny{UniversalClient: locktest.ClusterClient(t, addr)}},
+		"AutoPipeliner of a Client":        locktest.AutoPipeliner(t, testredis.Client(t, addr)),
+		"AutoPipeliner of a ClusterClient": locktest.AutoPipeliner(t, locktest.ClusterClient(t, addr)),
 	}
 	if inCluster { // for which a Client is not meant
 		asks := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Protocol: 2})
@@ -124,18 +135,24 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 	})
 }
 
-// ofEitherMode returns a Redis client that does not tell the mode of its servers. The server at addr, which has all
+// ofEitherMode returns Redis clients whose types do not tell the mode of their servers. The server at addr, which has all
 // slots, does not answer if it is asked for it.
-func ofEitherMode(t testing.TB, addr string) redis.UniversalClient {
+func ofEitherMode(t testing.TB, addr string) map[string]redis.UniversalClient {
 	ended := make(chan struct{})
 	t.Cleanup(func() { close(ended) })
-	rdb := locktest.ClusterClient(t, addr)
-	rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
-		if cmd.Name() == "hello" && len(cmd.Args()) == 1 { // that of a new connection names the protocol
-			<-ended
-		}
-	}))
-	return rdb
+	silent := func() *redis.ClusterClient {
+		rdb := locktest.ClusterClient(t, addr)
+		rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
+			if cmd.Name() == "hello" && len(cmd.Args()) == 1 { // that of a new connection names the protocol
+				<-ended
+			}
+		}))
+		return rdb
+	}
+	return map[string]redis.UniversalClient{
+		"ClusterClient that knows slots": silent(),
+		"AutoPipeliner":                  locktest.AutoPipeliner(t, silent()),
+	}
 }
 
 // asksForSlots returns a ClusterClient whose servers are in Cluster mode, because it asks them for their slots.
@@ -150,54 +167,56 @@ func asksForSlots(t testing.TB, addr string) *redis.ClusterClient {
 func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 	t.Parallel()
 	addr := testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
-	for _, what := range []string{"ForceUnlock", "Unlock", "Unlock of a fair lock", "SetPermits"} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			b := locktest.NewBench(t, addr)
-			hour, rarely := WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Rarely)
-			publishes := b.ClientOn(ofEitherMode(t, addr), rarely)
-			holds, waits := b.ClientOn(asksForSlots(t, addr), rarely), b.ClientOn(asksForSlots(t, addr), hour)
-			ctx, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
-			var held, awaited Locker
-			var release func() error
-			switch what {
-			case "ForceUnlock":
-				held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
-				release = func() error {
-					testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
-						return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientKey(holds.ID()))
-					})
-					guarded, err := held.Guard(ctx)
-					b.Must(err)
-					freed, err := publishes.NewLock(b.LockName).ForceUnlock(ctx)
-					assert.True(b, freed)
-					locktest.Await(b, "the holder learns of the release", guarded.Done())
-					b.MustBe(held.Unlock(ctx), ErrLockLost)
-					return err
+	for kind := range ofEitherMode(t, addr) {
+		for _, what := range []string{"ForceUnlock", "Unlock", "Unlock of a fair lock", "SetPermits"} {
+			t.Run(kind+", "+what, func(t *testing.T) {
+				t.Parallel()
+				b := locktest.NewBench(t, addr)
+				hour, rarely := WithPollInterval(time.Hour), WithWatchdogTimeout(locktest.Rarely)
+				publishes := b.ClientOn(ofEitherMode(t, addr)[kind], rarely)
+				holds, waits := b.ClientOn(asksForSlots(t, addr), rarely), b.ClientOn(asksForSlots(t, addr), hour)
+				ctx, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
+				var held, awaited Locker
+				var release func() error
+				switch what {
+				case "ForceUnlock":
+					held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
+					release = func() error {
+						testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
+							return locktest.EngineOf(holds).Hub().IsConfirmed(record.ClientKey(holds.ID()))
+						})
+						guarded, err := held.Guard(ctx)
+						b.Must(err)
+						freed, err := publishes.NewLock(b.LockName).ForceUnlock(ctx)
+						assert.True(b, freed)
+						locktest.Await(b, "the holder learns of the release", guarded.Done())
+						b.MustBe(held.Unlock(ctx), ErrLockLost)
+						return err
+					}
+				case "Unlock":
+					held, awaited = publishes.NewLock(b.LockName), waits.NewLock(b.LockName)
+					release = func() error { return held.Unlock(ctx) }
+				case "Unlock of a fair lock":
+					held, awaited = publishes.NewFairLock(b.LockName), waits.NewFairLock(b.LockName)
+					release = func() error { return held.Unlock(ctx) }
+				case "SetPermits":
+					held, awaited = holds.NewSemaphore(b.LockName, 1), waits.NewSemaphore(b.LockName, 1)
+					release = func() error { return publishes.NewSemaphore(b.LockName, 1).SetPermits(ctx, 2) }
+					defer func() { b.Must(held.Unlock(ctx)) }()
 				}
-			case "Unlock":
-				held, awaited = publishes.NewLock(b.LockName), waits.NewLock(b.LockName)
-				release = func() error { return held.Unlock(ctx) }
-			case "Unlock of a fair lock":
-				held, awaited = publishes.NewFairLock(b.LockName), waits.NewFairLock(b.LockName)
-				release = func() error { return held.Unlock(ctx) }
-			case "SetPermits":
-				held, awaited = holds.NewSemaphore(b.LockName, 1), waits.NewSemaphore(b.LockName, 1)
-				release = func() error { return publishes.NewSemaphore(b.LockName, 1).SetPermits(ctx, 2) }
-				defer func() { b.Must(held.Unlock(ctx)) }()
-			}
-			b.Must(held.Lock(ctx))
-			got := make(chan error, 1)
-			go func() { got <- awaited.Lock(owner) }()
-			testredis.Await(b, "the waiter has a place", locktest.Soon, func() bool {
-				i, err := holds.Inspect(ctx, b.LockName)
-				b.Must(err)
-				return len(i.Waiters) == 1 && i.Waiters[0].Reachable == ReachableYes
+				b.Must(held.Lock(ctx))
+				got := make(chan error, 1)
+				go func() { got <- awaited.Lock(owner) }()
+				testredis.Await(b, "the waiter has a place", locktest.Soon, func() bool {
+					i, err := holds.Inspect(ctx, b.LockName)
+					b.Must(err)
+					return len(i.Waiters) == 1 && i.Waiters[0].Reachable == ReachableYes
+				})
+				b.Must(release())
+				b.Must(locktest.Await(b, "the waiter acquires it", got))
+				b.Must(awaited.Unlock(owner))
 			})
-			b.Must(release())
-			b.Must(locktest.Await(b, "the waiter acquires it", got))
-			b.Must(awaited.Unlock(owner))
-		})
+		}
 	}
 }
 
@@ -208,21 +227,23 @@ func TestRedLockIsReleasedByForceOnClustersThatTellNoMode(t *testing.T) {
 	for i := range addrs {
 		addrs[i] = testredis.StartCluster(t, 1, 0).Client().Options().Addrs[0]
 	}
-	b := locktest.NewBench(t, addrs[0])
-	var all, held []Locker
-	for _, addr := range addrs {
-		held = append(held, b.ClientOn(asksForSlots(t, addr)).NewLock(b.LockName))
-		nodes := b.ClientOn(ofEitherMode(t, addr), WithRedLockNodeTimeout(time.Second))
-		all = append(all, nodes.NewLock(b.LockName))
-		b.Must(held[len(held)-1].LockLease(ctx, time.Hour))
-	}
-	freed, err := locktest.ClientOf(all[0]).NewRedLock(all...).ForceUnlock(ctx)
-	b.Must(err)
-	assert.True(t, freed)
-	for _, l := range held {
-		locked, err := l.IsLocked(ctx)
+	for kind := range ofEitherMode(t, addrs[0]) {
+		b := locktest.NewBench(t, addrs[0])
+		var all, held []Locker
+		for _, addr := range addrs {
+			held = append(held, b.ClientOn(asksForSlots(t, addr)).NewLock(b.LockName))
+			nodes := b.ClientOn(ofEitherMode(t, addr)[kind], WithRedLockNodeTimeout(time.Second))
+			all = append(all, nodes.NewLock(b.LockName))
+			b.Must(held[len(held)-1].LockLease(ctx, time.Hour))
+		}
+		freed, err := locktest.ClientOf(all[0]).NewRedLock(all...).ForceUnlock(ctx)
 		b.Must(err)
-		assert.False(t, locked)
+		assert.True(t, freed, kind)
+		for _, l := range held {
+			locked, err := l.IsLocked(ctx)
+			b.Must(err)
+			assert.False(t, locked, kind)
+		}
 	}
 }
 
@@ -248,10 +269,12 @@ func TestMessagesOfAUserWithThePermissionsForOneMode(t *testing.T) {
 			},
 		})
 		t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-		clients := clientsOn(b, map[string]redis.UniversalClient{"either": rdb, "other": other})
+		clients := clientsOn(b, map[string]redis.UniversalClient{"either": rdb, "AutoPipeliner": locktest.AutoPipeliner(t, rdb), "other": other})
 		for _, kind := range locktest.RecordLocks {
-			passes(b, kind, kind.Name+", from either", clients["either"], clients["other"])
-			passes(b, kind, kind.Name+", to either", clients["other"], clients["either"])
+			for _, from := range []string{"either", "AutoPipeliner"} {
+				passes(b, kind, kind.Name+", from "+from, clients[from], clients["other"])
+				passes(b, kind, kind.Name+", to "+from, clients["other"], clients[from])
+			}
 		}
 	})
 }
@@ -262,17 +285,19 @@ func TestRefusalOfAChannelThatIsSubscribedInBothWays(t *testing.T) {
 	onServersOfBothModes(t, func(t *testing.T, addr string, _ bool) {
 		b := locktest.NewBench(t, addr)
 		b.Must(b.Rdb.Do(ctx, "acl", "setuser", "default", "resetchannels", "&good*").Err())
-		hub := locktest.EngineOf(b.ClientOn(ofEitherMode(t, addr))).Hub()
-		var all []*wake.Listener
-		for i := range 40 {
-			all = append(all, hub.Join([]string{"bad{x}", "good{x}"}[i*i%3%2]+fmt.Sprint(i)))
-		}
-		for _, l := range all {
-			<-l.Ready
-			good := strings.HasPrefix(l.Name(), "good")
-			assert.Equal(t, good, l.Confirmed(), l.Name())
-			assert.Equal(t, !good, l.Refused(), l.Name())
-			l.Leave()
+		for kind, rdb := range ofEitherMode(t, addr) {
+			hub := locktest.EngineOf(b.ClientOn(rdb)).Hub()
+			var all []*wake.Listener
+			for i := range 40 {
+				all = append(all, hub.Join([]string{"bad{x}", "good{x}"}[i*i%3%2]+fmt.Sprint(i)))
+			}
+			for _, l := range all {
+				<-l.Ready
+				good := strings.HasPrefix(l.Name(), "good")
+				assert.Equal(t, good, l.Confirmed(), "%s: %s", kind, l.Name())
+				assert.Equal(t, !good, l.Refused(), "%s: %s", kind, l.Name())
+				l.Leave()
+			}
 		}
 	})
 }
@@ -332,7 +357,7 @@ func TestClientsOfASentinelNotifyEachOther(t *testing.T) {
 	}
 }
 
-// Replicas confirm the locks of clients behind types of the user.
+// Replicas confirm the locks of clients behind types of the user. An AutoPipeliner has no connection of its own.
 func TestReplicasConfirmForClientsBehindOtherTypes(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -343,6 +368,9 @@ func TestReplicasConfirmForClientsBehindOtherTypes(t *testing.T) {
 		b.Must(l.Lock(ctx))
 		b.Must(l.Unlock(ctx))
 	}
+	b := locktest.NewClusterBench(t, cluster)
+	l := b.ClientOn(locktest.AutoPipeliner(t, cluster.Client()), WithSyncedReplicas(1, time.Second)).NewLock(b.LockName)
+	b.MustBe(l.Lock(ctx), ErrInvalid)
 }
 
 // Redis clients behind types of the user send each request to the right master of a Cluster, hear of releases there,
@@ -351,8 +379,10 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	for name, rdb := range map[string]redis.UniversalClient{
-		"type with a ClusterClient": locktest.OwnCluster{ClusterClient: cluster.Client()},
-		"type with an interface":    &locktest.OwnAny{UniversalClient: cluster.Client()},
+		"type with a ClusterClient":        locktest.OwnCluster{ClusterClient: cluster.Client()},
+		"type with an interface":           &locktest.OwnAny{UniversalClient: cluster.Client()},
+		"AutoPipeliner of a ClusterClient": locktest.AutoPipeliner(t, cluster.Client()),
+		"deferred AutoPipeliner":           deferredPipeliner(t, cluster.Client()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -392,14 +422,13 @@ func TestClientsBehindOtherTypesWorkInACluster(t *testing.T) {
 	}
 }
 
-// A Ring is refused behind every type, and so is an AutoPipeliner.
+// A Ring is refused behind every type.
 func TestNewRefusesARingBehindOtherTypes(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 	for _, rdb := range []redis.UniversalClient{
 		ring, locktest.OwnRing{Ring: ring}, &locktest.OwnRing{Ring: ring}, locktest.OwnAny{UniversalClient: ring}, &locktest.OwnAny{UniversalClient: locktest.OwnRing{Ring: ring}},
-		locktest.AutoPipeliner(t, testredis.Client(t, "127.0.0.1:1")),
 	} {
 		c, err := New(rdb)
 		assert.ErrorIs(t, err, ErrInvalid, "%T", rdb)
