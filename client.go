@@ -38,8 +38,8 @@ type clientState struct {
 	wire            record.Client
 	servers         *route.Servers
 	votes           sync.Map     // of RedLocks, by their fields, until they are over
-	labelsRefused   atomic.Bool  // it was logged that Redis does not store or return labels
-	labelsForbidden atomic.Bool  // this user may not read labels
+	labeled         sync.Once    // the label is kept in Redis
+	labelsForbidden atomic.Bool  // this user may not write or read labels, which was logged
 	lookupRefused   atomic.Bool  // this user may not look for the holder of a lock: see describeHolder
 	permits         sync.Once    // a semaphore was found to have another number of permits in Redis
 	userCalls       atomic.Int64 // calls of the Logger and the Observer that have not returned
@@ -91,14 +91,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	in.wire = record.Client{
 		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
-	config := c.config(in.wire.ID, o)
-	config.Servers, config.Group = in.servers, in.servers.Group
-	in.engine = engine.New(config, in.servers.Sending(o.synced))
+	in.engine = engine.New(c.config(in.wire.ID, o, in.servers), in.servers.Sending(o.synced))
 	return c, nil
 }
 
-// config returns the configuration of the engine of c, which has the given id. The field Servers is not set.
-func (c *Client) config(id string, o options) engine.Config {
+// config returns the configuration of the engine of c, which has the given id.
+func (c *Client) config(id string, o options, servers *route.Servers) engine.Config {
 	log := calmLogger(o.logger, &c.in().userCalls)
 	reported := &userEvents{log: log, observer: o.observer}
 	reported.calls, reported.tell = &c.in().userCalls, func(panicked any, stack []byte) {
@@ -117,15 +115,15 @@ func (c *Client) config(id string, o options) engine.Config {
 
 		Renewer: askRenewals,
 		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
-		Group:   func(string) string { return "" },
+		Servers: servers, Group: servers.Group,
 
-		Channel: record.ClientChannel(id), Tell: c.tell,
+		Channel: record.ClientKey(id), Tell: c.tell,
 	}
-	switch l := (&label{client: c, text: o.label}); {
+	switch keep := func() { c.keepLabel(o.label) }; {
 	case o.label != "":
-		config.OnAcquire = l.start
+		config.OnAcquire = keep
 	case !o.labels:
-		config.OnSlow = l.start
+		config.OnSlow = keep
 	}
 	return config
 }

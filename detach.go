@@ -56,7 +56,7 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 	case keep != 0 && keep < time.Millisecond:
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
 	case l.record() == nil:
-		return "", errManyLocks
+		return "", invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has several keys")
 	case len(l.lock.Traits().ID.Name) > ticket.LongestKey:
 		return "", invalid("%w", ticket.ErrTooLong)
 	}

@@ -41,7 +41,7 @@ func (e *Election) Name() string { return e.lock.Name() }
 // closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	for asked := 1; ; asked++ {
-		hold, err := acquireHold(ctx, &e.lock.handle, "campaign")
+		hold, _, err := newHold(ctx, &e.lock.handle, "campaign", engine.Request{Wait: -1})
 		if err != nil {
 			return nil, err
 		}

@@ -20,7 +20,6 @@ import (
 	"math"
 	"math/big"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -584,18 +583,6 @@ func TestContenderReadsAnyField(t *testing.T) {
 	} {
 		want.Field = field
 		assert.Equal(t, want, contender(field), field)
-	}
-}
-
-// A host name that cannot be a label is left out.
-func TestDefaultLabelWithoutAHost(t *testing.T) {
-	for host, named := range map[string]bool{
-		"orders-7": true, "": false, "a\nb": false, "\xff": false, strings.Repeat("x", longestLabel): false,
-	} {
-		label := defaultLabel(host)
-		assert.Equal(t, named, strings.HasPrefix(label, host+":"), "%q", host)
-		assert.Contains(t, label, fmt.Sprint(os.Getpid()))
-		assert.NoError(t, checkLabel(label))
 	}
 }
 

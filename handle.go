@@ -29,10 +29,7 @@ type handle struct {
 
 // newHandle returns the handle of lock, which was made with these options.
 func newHandle(c *Client, lock keyed, o lockOptions) handle {
-	bad := checkKeys(c, o.traits.Name, lock.Keys())
-	if bad == nil {
-		bad = o.check()
-	}
+	bad := cmp.Or(checkKeys(c, o.traits.Name, lock.Keys()), o.bad)
 	return handle{client: c, name: o.traits.Name, bad: bad, lock: lock}
 }
 
@@ -148,7 +145,10 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (ok b
 //
 // Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. To acquire the lock
 // again while the Hold has it, call Lock with the context of [Hold.Context].
-func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHold(ctx, h, "acquire") }
+func (h *handle) Acquire(ctx context.Context) (*Hold, error) {
+	hold, _, err := newHold(ctx, h, "acquire", engine.Request{Wait: -1})
+	return hold, err
+}
 
 // TryAcquire is like Acquire, but waits for at most wait, as TryLock does. It reports whether the lock was acquired; if
 // not, the Hold is nil. With a lease of 0 the hold is renewed automatically. Otherwise it expires after lease, unless

@@ -52,12 +52,6 @@ type holdState struct {
 	guarded  atomic.Pointer[context.Context] // the result of Context, or nil if it was not called
 }
 
-// acquireHold implements Acquire for every lock.
-func acquireHold(ctx context.Context, l *handle, op string) (*Hold, error) {
-	h, _, err := newHold(ctx, l, op, engine.Request{Wait: -1})
-	return h, err
-}
-
 // newHold acquires l for a new owner.
 func newHold(ctx context.Context, l *handle, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {
@@ -133,9 +127,7 @@ var (
 		ErrNotHeld,
 		invalid("the Hold is nil or zero: Acquire or TryAcquire did not acquire the lock"),
 	)
-	errReleased  = fmt.Errorf("%w: this Hold has already been released or detached", ErrNotHeld)
-	errManyLocks = invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has " +
-		"several keys")
+	errReleased = fmt.Errorf("%w: this Hold has already been released or detached", ErrNotHeld)
 )
 
 // Context returns a context for the work that the lock protects. It has the values of the context that was passed to

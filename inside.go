@@ -27,8 +27,6 @@ func init() {
 	inside.Config = func(id string, opts any, dial func() wake.Subscriber) (engine.Config, error) {
 		o, err := newOptions(opts.([]Option))
 		o.labels = true // as if the label was written already
-		config := (&Client{hidden: opaque.To(new(clientState))}).config(id, o)
-		config.Servers = route.One(dial)
-		return config, err
+		return (&Client{hidden: opaque.To(new(clientState))}).config(id, o, route.One(dial)), err
 	}
 }

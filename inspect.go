@@ -293,7 +293,9 @@ func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
 			i.More = true
 		case last >= 0 && i.Holders[last].hasToo(h):
 			i.Holders[last].Permits++
-			i.Holders[last].Field = firstNumber(i.Holders[last].Field, h.Field)
+			if numberOf(h.Field) < numberOf(i.Holders[last].Field) {
+				i.Holders[last].Field = h.Field
+			}
 		default:
 			i.Holders = append(i.Holders, h)
 		}
@@ -309,14 +311,6 @@ func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
 func (h Holder) hasToo(other Holder) bool {
 	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining &&
 		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < record.MostAtOnce)
-}
-
-// firstNumber returns the field with the lower number. The fields differ in nothing else.
-func firstNumber(a, b string) string {
-	if len(a) < len(b) || len(a) == len(b) && a < b {
-		return a
-	}
-	return b
 }
 
 // permitHolder reads the ID of a permit. It is a field, as other locks have it, or random bytes if Redisson has written
@@ -370,7 +364,8 @@ func waiterOf(p inspect.Waiter) Waiter {
 		Reachable: ReachableUnknown,
 	}
 	if w.usesRelock() {
-		w.Permits = permitsWanted(w.Field)
+		_, permits, _ := strings.Cut(w.Field, "+")
+		w.Permits, _ = strconv.Atoi(permits) // 0 if it is not for several
 		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
 	}
 	switch p.Listeners {
@@ -386,13 +381,6 @@ func waiterOf(p inspect.Waiter) Waiter {
 func contender(field string) Contender {
 	client, owner := inspect.Owner(field)
 	return Contender{Field: field, Client: client, Owner: owner}
-}
-
-// permitsWanted returns the number of permits that a field is for, if it is for more than one, and otherwise 0.
-func permitsWanted(field string) int {
-	_, permits, _ := strings.Cut(field, "+")
-	n, _ := strconv.Atoi(permits)
-	return n
 }
 
 // leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no

@@ -15,7 +15,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/record"
 )
 
 // A member is one of the locks of which a MultiLock or a RedLock consists.
@@ -88,8 +87,8 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 		if isNil(l) {
 			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
 		}
-		if u, ok := l.(interface{ usable(context.Context) error }); ok {
-			if err := u.usable(context.Background()); err != nil {
+		if k, ok := l.(known); ok {
+			if err := k.inside().usable(context.Background()); err != nil {
 				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
 			}
 		}
@@ -155,24 +154,19 @@ func (m member) where() string {
 // checkTwice returns an error if two members would wait for each other: they have the same name on the same server.
 func checkTwice(members []member) error {
 	type place struct{ server, name string }
-	seen := make(map[any]string)
+	seen := make(map[any]bool)
 	for _, m := range flat(members, true) {
 		var self any = m.Locker
-		half := ""
 		switch {
 		case m.in != nil:
-			self, half = place{cmp.Or(m.server, m.in.client.ID()), m.key()}, m.in.lock.Traits().ID.Half
+			self = place{cmp.Or(m.server, m.in.client.ID()), m.key()}
 		case !reflect.TypeOf(m.Locker).Comparable():
 			continue
 		}
-		other, twice := seen[self]
-		switch {
-		case twice && half != other && half != record.PermitsHalf && other != record.PermitsHalf && half != "" && other != "":
-			return invalid("both halves of the read/write lock %s were passed", shortName(m.Name()))
-		case twice:
-			return invalid("the same lock was passed twice: %s", shortName(m.Name()))
+		if seen[self] {
+			return invalid("the same lock, or both halves of a read/write lock, were passed: %s", shortName(m.Name()))
 		}
-		seen[self] = half
+		seen[self] = true
 	}
 	return nil
 }

@@ -262,8 +262,6 @@ func (e *userEvents) SubscriptionRefused(channel string, err error) {
 		text = "relock: Redis refuses to end subscriptions: channels stay subscribed while the connection is open"
 	case send.Forbidden(err):
 		text += "; grant this user access to the channels redisson_*, and the command subscribe"
-	case strings.Contains(strings.ToLower(err.Error()), "unknown command"):
-		text += "; this server, or a proxy before it, has no command for it"
 	}
 	if _, told := e.told.LoadOrStore(text, true); told {
 		return

@@ -6,6 +6,7 @@ package relock
 // the option in the text.
 
 import (
+	"cmp"
 	"log/slog"
 	"strings"
 	"time"
@@ -32,7 +33,6 @@ type options struct {
 	nodeTimeout     time.Duration
 	handoffWindow   time.Duration
 	synced          send.Synced
-	syncs           bool // WithSyncedReplicas was passed
 	keyPrefix       string
 	label           string
 	labels          bool // WithLabel was passed
@@ -40,7 +40,7 @@ type options struct {
 	waitWarning     time.Duration
 	logger          *slog.Logger
 	observer        Observer
-	observes        bool // WithObserver was passed
+	bad             error // what is wrong with an option, or nil
 }
 
 // An Option configures a [Client]: see [New].
@@ -50,28 +50,40 @@ type Option func(*options)
 // third of d until the lock is released or the process exits. After a crash the lock stays held for at most d. The
 // default is 30s, and the minimum is 100ms.
 func WithWatchdogTimeout(d time.Duration) Option {
-	return func(o *options) { o.watchdogTimeout = d }
+	return func(o *options) {
+		o.watchdogTimeout = d
+		o.need(d >= minWatchdogTimeout, "WithWatchdogTimeout(%v): must be at least %v", d, minWatchdogTimeout)
+	}
 }
 
 // WithFairWaitTimeout sets the time after which Java services remove the first waiter from the queue of a [FairLock] if
 // it has not acquired the lock. Use the same value in all services. Clients of this package do not apply it to each
 // other: they notice a crashed waiter within seconds. The default is 5m, and the minimum is 1s.
 func WithFairWaitTimeout(d time.Duration) Option {
-	return func(o *options) { o.fairWaitTimeout = d }
+	return func(o *options) {
+		o.fairWaitTimeout = d
+		o.need(d >= time.Second, "WithFairWaitTimeout(%v): must be at least 1s", d)
+	}
 }
 
 // WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that
 // a lost notification causes. A process asks about all the locks that it waits for in one request, and asks less often
 // if there are thousands of them. The default is 1s; d must be positive.
 func WithPollInterval(d time.Duration) Option {
-	return func(o *options) { o.pollInterval = d }
+	return func(o *options) {
+		o.pollInterval = d
+		o.need(d > 0, "WithPollInterval(%v): must be positive", d)
+	}
 }
 
 // WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was created by this
 // Client. A RedLock asks all servers at the same time, so a server that does not answer delays it by d. The default is
 // 200ms; d must be positive.
 func WithRedLockNodeTimeout(d time.Duration) Option {
-	return func(o *options) { o.nodeTimeout = d }
+	return func(o *options) {
+		o.nodeTimeout = d
+		o.need(d > 0, "WithRedLockNodeTimeout(%v): must be positive", d)
+	}
 }
 
 // WithHandoffWindow sets how long a process may hand a lock off among its own goroutines, without a request to Redis,
@@ -89,7 +101,10 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 //
 // The default is 10ms, and d must not be negative. With 0 every Unlock releases the lock in Redis.
 func WithHandoffWindow(d time.Duration) Option {
-	return func(o *options) { o.handoffWindow = d }
+	return func(o *options) {
+		o.handoffWindow = d
+		o.need(d >= 0, "WithHandoffWindow(%v): must not be negative", d)
+	}
 }
 
 // WithSyncedReplicas makes Lock succeed only if n replicas have confirmed the new hold within d, with the command WAIT.
@@ -102,7 +117,11 @@ func WithHandoffWindow(d time.Duration) Option {
 // RedLock, the time of [WithRedLockNodeTimeout] must be longer than d. n is at least 1; d is at least 1ms, and
 // less than both 5s and the read timeout of the Redis client. By default no replica has to confirm.
 func WithSyncedReplicas(n int, d time.Duration) Option {
-	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
+	return func(o *options) {
+		o.synced = send.Synced{Replicas: n, Within: d}
+		o.need(n >= 1 && d >= time.Millisecond,
+			"WithSyncedReplicas(%d, %v): needs at least 1 replica and a time of at least 1ms", n, d)
+	}
 }
 
 // WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix +
@@ -131,7 +150,10 @@ func WithKeyPrefix(prefix string) Option {
 // errors, and it is written only when a call waits for Redis for the first time, or a hold is older than a second: a
 // process whose locks are free and short writes nothing. WithLabel("") stores no label.
 func WithLabel(label string) Option {
-	return func(o *options) { o.label, o.labels = label, true }
+	return func(o *options) {
+		o.label, o.labels = label, true
+		o.need(isLabel(label), "WithLabel(%q): must be at most %d bytes of text without control characters", label, longestLabel)
+	}
 }
 
 // WithHoldWarning logs a warning for each lock that is held for longer than d, while it is held: the name, the type,
@@ -145,7 +167,10 @@ func WithLabel(label string) Option {
 // its stack, as at most 32 program counters. One goroutine looks at all locks of the Client once a second, while one is
 // held. d is at least 100ms. The default is 0: there are no warnings, and no stacks are recorded.
 func WithHoldWarning(d time.Duration) Option {
-	return func(o *options) { o.holdWarning = d }
+	return func(o *options) {
+		o.holdWarning = d
+		o.need(d == 0 || d >= leastWarning, "WithHoldWarning(%v): must be at least %v, or 0 for no warnings", d, leastWarning)
+	}
 }
 
 // WithWaitWarning logs a warning for each lock for which callers of this process have waited for longer than d, while
@@ -159,7 +184,10 @@ func WithHoldWarning(d time.Duration) Option {
 // limited as for [WithHoldWarning]. d is at least 100ms, or 0 for no warnings. The default is one minute. A goroutine
 // looks for long waits once a second, while callers wait.
 func WithWaitWarning(d time.Duration) Option {
-	return func(o *options) { o.waitWarning = d }
+	return func(o *options) {
+		o.waitWarning = d
+		o.need(d == 0 || d >= leastWarning, "WithWaitWarning(%v): must be at least %v, or 0 for no warnings", d, leastWarning)
+	}
 }
 
 // WithLogger sets the logger for the few events that no call can return. A warning is logged for each lock that was
@@ -172,14 +200,20 @@ func WithWaitWarning(d time.Duration) Option {
 // A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default
 // is [slog.Default]; l must not be nil.
 func WithLogger(l *slog.Logger) Option {
-	return func(o *options) { o.logger = l }
+	return func(o *options) {
+		o.logger = l
+		o.need(l != nil, "WithLogger(nil): pass a logger, or omit the option")
+	}
 }
 
 // WithObserver sets the [Observer] that receives the events of the locks of this Client: how long callers wait, how
 // they acquire a lock, how long locks are held, and which locks are lost. The package github.com/relock-go/relock/otel
 // has an Observer for metrics and traces. The default is none, which costs nothing; o must not be nil.
 func WithObserver(o Observer) Option {
-	return func(all *options) { all.observer, all.observes = o, true }
+	return func(all *options) {
+		all.observer = o
+		all.need(o != nil, "WithObserver(nil): pass an observer, or omit the option")
+	}
 }
 
 func newOptions(opts []Option) (options, error) {
@@ -198,47 +232,19 @@ func newOptions(opts []Option) (options, error) {
 		}
 		opt(&o)
 	}
-	return o, o.check()
+	return o, o.bad
 }
 
-// check returns an error if an option is not valid.
-func (o *options) check() error {
-	switch {
-	case o.watchdogTimeout < minWatchdogTimeout:
-		return invalid("WithWatchdogTimeout(%v): must be at least %v", o.watchdogTimeout, minWatchdogTimeout)
-	case o.fairWaitTimeout < time.Second:
-		return invalid("WithFairWaitTimeout(%v): must be at least 1s", o.fairWaitTimeout)
-	case o.pollInterval <= 0:
-		return invalid("WithPollInterval(%v): must be positive", o.pollInterval)
-	case o.nodeTimeout <= 0:
-		return invalid("WithRedLockNodeTimeout(%v): must be positive", o.nodeTimeout)
-	case o.handoffWindow < 0:
-		return invalid("WithHandoffWindow(%v): must not be negative", o.handoffWindow)
-	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
-		return invalid(
-			"WithSyncedReplicas(%d, %v): needs at least 1 replica and a time of at least 1ms",
-			o.synced.Replicas,
-			o.synced.Within,
-		)
-	case isTooShort(o.holdWarning):
-		return invalid("WithHoldWarning(%v): must be at least %v, or 0 for no warnings", o.holdWarning, leastWarning)
-	case isTooShort(o.waitWarning):
-		return invalid("WithWaitWarning(%v): must be at least %v, or 0 for no warnings", o.waitWarning, leastWarning)
-	case o.logger == nil:
-		return invalid("WithLogger(nil): pass a logger, or omit the option")
-	case o.observes && o.observer == nil:
-		return invalid("WithObserver(nil): pass an observer, or omit the option")
+// need notes that an option is not valid, unless valid is set.
+func (o *options) need(valid bool, format string, args ...any) {
+	if !valid {
+		o.bad = cmp.Or(o.bad, invalid(format, args...))
 	}
-	return checkLabel(o.label)
 }
-
-// isTooShort reports whether d is not the time of a warning, and not 0 either.
-func isTooShort(d time.Duration) bool { return d != 0 && d < leastWarning }
 
 type lockOptions struct {
-	traits   contract.Traits
-	maxHolds bool // MaxHold was passed
-	keeps    bool // MinHold was passed
+	traits contract.Traits
+	bad    error // what is wrong with an option, or nil
 }
 
 // A LockOption configures one lock: see [Client.NewLock].
@@ -268,7 +274,10 @@ func ofElection(o *lockOptions) {
 // ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
 // return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.traits.Limits.Max, o.maxHolds = d, true }
+	return func(o *lockOptions) {
+		o.traits.Limits.Max = d
+		o.need(d, "MaxHold(%v): must be at least 1ms")
+	}
 }
 
 // MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier. So a job that
@@ -285,7 +294,10 @@ func MaxHold(d time.Duration) LockOption {
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
 // at once.
 func MinHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.traits.Limits.MinHold, o.keeps = d, true }
+	return func(o *lockOptions) {
+		o.traits.Limits.MinHold = d
+		o.need(d, "MinHold(%v): must be at least 1ms")
+	}
 }
 
 // newLockOptions returns the options of the lock of a type that users call name.
@@ -296,27 +308,21 @@ func newLockOptions(name string, kind LockType, opts []LockOption) (o lockOption
 			opt(&o)
 		}
 	}
+	if l := o.traits.Limits; o.bad == nil && l.Max > 0 && l.MinHold > l.Max {
+		o.bad = invalid("MinHold(%v) is longer than MaxHold(%v)", l.MinHold, l.Max)
+	}
 	return o
 }
 
-// check returns an error if no hold can have these limits.
-func (o *lockOptions) check() error {
-	switch {
-	case o.maxHolds && o.traits.Limits.Max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): must be at least 1ms", o.traits.Limits.Max)
-	case o.keeps && o.traits.Limits.MinHold < time.Millisecond:
-		return send.Invalid("MinHold(%v): must be at least 1ms", o.traits.Limits.MinHold)
-	case o.keeps && o.maxHolds && o.traits.Limits.MinHold > o.traits.Limits.Max:
-		return send.Invalid("MinHold(%v) is longer than MaxHold(%v)", o.traits.Limits.MinHold, o.traits.Limits.Max)
+// need notes that d is too short for an option.
+func (o *lockOptions) need(d time.Duration, format string) {
+	if d < time.Millisecond {
+		o.bad = cmp.Or(o.bad, invalid(format, d))
 	}
-	return nil
 }
 
-// checkLabel returns an error if s cannot be a label.
-func checkLabel(s string) error {
-	if len(s) > longestLabel || !utf8.ValidString(s) ||
-		strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return invalid("WithLabel(%q): must be at most %d bytes of text without control characters", s, longestLabel)
-	}
-	return nil
+// isLabel reports whether s can be a label.
+func isLabel(s string) bool {
+	return len(s) <= longestLabel && utf8.ValidString(s) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

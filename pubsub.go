@@ -26,7 +26,7 @@ func (c *Client) tell(ctx context.Context, ids []string, message string) {
 			if c.wire().Verb() == verb || c.wire().Verb() == record.InBothWays {
 				_ = c.pipelined(ctx, func(p redis.Pipeliner) {
 					for _, id := range some {
-						cmd := redis.NewCmd(ctx, verb, record.ClientChannel(id), message)
+						cmd := redis.NewCmd(ctx, verb, record.ClientKey(id), message)
 						cmd.SetFirstKeyPos(1)
 						_ = p.Process(ctx, cmd)
 					}

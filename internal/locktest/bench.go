@@ -669,7 +669,7 @@ func (b *Bench) Watch(l, forced relock.Locker, lock func(l relock.Locker, owner 
 // Hears waits until c has subscribed to its channel, which it does while it has an old hold.
 func (b *Bench) Hears(c *relock.Client) {
 	b.Helper()
-	testredis.Await(b, "the holder listens", Soon, func() bool { return b.Hearers(record.ClientChannel(c.ID())) == 1 })
+	testredis.Await(b, "the holder listens", Soon, func() bool { return b.Hearers(record.ClientKey(c.ID())) == 1 })
 }
 
 // Rarely is a watchdog timeout with which no hold is renewed while a test runs.

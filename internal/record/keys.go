@@ -49,8 +49,6 @@ func lineKey(name, what string) string {
 	return PrefixName("relock_line", name) + ":" + what
 }
 
-// LabelKey returns the key of the label of a Client.
-func LabelKey(id string) string { return PrefixName("relock_client", id) }
-
-// ClientChannel returns the channel on which the Client with this ID is told to check its holds of a lock.
-func ClientChannel(id string) string { return PrefixName("relock_client", id) }
+// ClientKey returns the key of the label of the Client with this ID, and the channel on which it is told to check its
+// holds of a lock.
+func ClientKey(id string) string { return PrefixName("relock_client", id) }

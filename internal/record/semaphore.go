@@ -57,12 +57,12 @@ func (l *Semaphore) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcom
 		}
 		r = send.Reply{0, -1, 0} // SetPermits has lowered the number, and the process has no place in the line any more
 	}
-	r, stored, differs := takeStored(r)
-	if differs {
-		total = stored
-	}
+	stored := int(r[2]/storedUnit) - 1
+	r[2] %= storedUnit
 	g, err := l.Lock.ReadReply(a, r)
-	g.Differs, g.Stored = differs, stored
+	if stored >= 0 { // another number of permits than the semaphore was made with
+		g.Differs, g.Stored, total = true, stored, stored
+	}
 	g.Total = max(total, 1) // as fits in permit.lua: a caller that wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
 		g.Token = 0
@@ -70,18 +70,9 @@ func (l *Semaphore) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcom
 	return g, err
 }
 
-// storedUnit is what the third number of a reply counts the permits in: below it is what other lock types have there.
+// storedUnit is what the third number of a reply counts the permits in: below it is what other lock types have there. See
+// internal/lua/semaphore_acquire.lua.
 const storedUnit = 1 << 20
-
-// takeStored returns the reply r as other lock types have it. If Redis has another number of permits than the semaphore
-// was made with, differs is set, and stored is that number: see internal/lua/semaphore_acquire.lua.
-func takeStored(r send.Reply) (rest send.Reply, stored int, differs bool) {
-	if n := r[2] / storedUnit; n > 0 {
-		stored, differs = int(n-1), true
-		r[2] %= storedUnit
-	}
-	return r, stored, differs
-}
 
 func (l *Semaphore) Inspect(field string) send.Call {
 	c := l.Lock.Inspect(field)
@@ -101,16 +92,10 @@ func (l *Semaphore) Set(n int, field string) send.Call {
 
 func (l *Semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
-	case l.traits.Several > 1 && left > 0:
-		return fmt.Sprintf("fewer than %d permits are free, and the first lease expires in %v", l.traits.Several,
-			contract.Rounded(left))
-	case l.traits.Several > 1:
-		return fmt.Sprintf("fewer than %d permits were free %v ago, when Redis was last asked", l.traits.Several,
-			contract.Rounded(ago))
 	case ttl < 0:
-		return "no permit is free, and none has a lease that expires; if no owner holds one, call SetPermits"
+		return "too few permits are free, and none has a lease that expires; if no owner holds one, call SetPermits"
 	case left > 0:
-		return fmt.Sprintf("no permit is free, and the first lease expires in %v", contract.Rounded(left))
+		return fmt.Sprintf("too few permits are free, and the first lease expires in %v", contract.Rounded(left))
 	}
-	return fmt.Sprintf("no permit was free %v ago, when Redis was last asked", contract.Rounded(ago))
+	return fmt.Sprintf("too few permits were free %v ago, when Redis was last asked", contract.Rounded(ago))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// ReadTimeout returns how long rdb waits for an answer. It is 0 if rdb waits without a limit, or if the limit is not
-// known.
+// ReadTimeout returns how long rdb waits for an answer. It is not positive if rdb waits without a limit, or if the limit
+// is not known.
 func ReadTimeout(rdb redis.UniversalClient) time.Duration {
 	switch one, cluster := send.OptionsOf(rdb); {
 	case one != nil:
@@ -39,16 +39,14 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 	}
 	// The Process of a type that embeds one of these may do more, which a pipeline does not call, and may send a request
 	// again by itself.
-	size, ours := 0, true
+	size := 0 // of the pool of one server
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		size = rdb.Options().PoolSize
 	case *redis.ClusterClient:
 		size = rdb.Options().PoolSize
-	default:
-		ours = false
 	}
-	if ours {
+	if size > 0 {
 		c.Batch = synced.Replicas == 0
 		c.Exhausted = func(key string) bool {
 			pool := s.pool(key)

@@ -101,7 +101,7 @@ func hears(b *locktest.ClusterBench, c *Client) {
 	testredis.Await(b, "the holder listens", locktest.ClusterSoon, func() bool {
 		heard := false
 		_ = b.Admin.ForEachMaster(ctx, func(ctx context.Context, rdb *redis.Client) error {
-			if len(rdb.PubSubShardChannels(ctx, record.ClientChannel(c.ID())).Val()) == 1 {
+			if len(rdb.PubSubShardChannels(ctx, record.ClientKey(c.ID())).Val()) == 1 {
 				heard = true
 			}
 			return nil

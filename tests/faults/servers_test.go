@@ -122,7 +122,7 @@ func TestForcedReleaseReachesClientsOfEveryKind(t *testing.T) {
 		}
 		for from, c := range holders {
 			testredis.Await(b, from+" listens", locktest.Soon, func() bool {
-				return locktest.Subscribed(c, record.ClientChannel(c.ID()))
+				return locktest.Subscribed(c, record.ClientKey(c.ID()))
 			})
 		}
 		for what, w := range all {
@@ -183,7 +183,7 @@ func TestMessagesReachAClusterThatTellsNoMode(t *testing.T) {
 					held, awaited = holds.NewLock(b.LockName), waits.NewLock(b.LockName)
 					release = func() error {
 						testredis.Await(b, "the holder listens", locktest.Soon, func() bool {
-							return locktest.Subscribed(holds, record.ClientChannel(holds.ID()))
+							return locktest.Subscribed(holds, record.ClientKey(holds.ID()))
 						})
 						guarded, err := held.Guard(ctx)
 						b.Must(err)

@@ -254,7 +254,7 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 func labelled(b *locktest.Bench, c *Client) {
 	b.Helper()
 	testredis.Await(b, "the label is in Redis", locktest.Soon, func() bool {
-		return b.Rdb.HGet(ctx, record.LabelKey(c.ID()), "label").Val() != ""
+		return b.Rdb.HGet(ctx, record.ClientKey(c.ID()), "label").Val() != ""
 	})
 }
 
@@ -295,9 +295,9 @@ func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 			assert.ErrorIs(t, <-done, context.Canceled)
 			require.NoError(t, held.Unlock(ctx))
 		}
-		hash := b.Rdb.HGetAll(ctx, record.LabelKey(first.ID())).Val()
+		hash := b.Rdb.HGetAll(ctx, record.ClientKey(first.ID())).Val()
 		assert.NotEmpty(t, hash["pid"])
-		left := b.Rdb.PTTL(ctx, record.LabelKey(first.ID())).Val()
+		left := b.Rdb.PTTL(ctx, record.ClientKey(first.ID())).Val()
 		assert.True(t, left > 0 && left <= 90*time.Second, "the expiry is %v", left)
 		require.NoError(t, first.Close())
 		require.NoError(t, second.Close())
@@ -333,8 +333,8 @@ func TestLabelsThatAreNoTextAreQuoted(t *testing.T) {
 	c := b.Client()
 	l := c.NewLock(b.LockName)
 	b.Must(l.Lock(ctx))
-	b.Must(b.Rdb.HSet(ctx, record.LabelKey(c.ID()), "label", "a\x1b[31m\n", "host", "host-1").Err())
-	defer b.Rdb.Del(ctx, record.LabelKey(c.ID()))
+	b.Must(b.Rdb.HSet(ctx, record.ClientKey(c.ID()), "label", "a\x1b[31m\n", "host", "host-1").Err())
+	defer b.Rdb.Del(ctx, record.ClientKey(c.ID()))
 	i, err := c.Inspect(ctx, b.LockName)
 	b.Must(err)
 	assert.Equal(t, `"a\x1b[31m\n"`, i.Holders[0].Label)

@@ -325,7 +325,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 	b.Must(err)
 	assert.Equal(t, c.ID(), first.Client)
 	assert.Empty(t, first.Label)
-	key := record.LabelKey(c.ID())
+	key := record.ClientKey(c.ID())
 	for range 3 {
 		b.Must(b.Rdb.HSet(ctx, key, "label", "billing", "host", "h1").Err())
 		labelled, _, err := onlooker.NewElection(b.LockName).Leader(ctx)

@@ -408,7 +408,7 @@ func TestForcedReleaseReachesTheHolderOfARedLock(t *testing.T) {
 	w := b.Watch(l, newRedLock(b.Client(), b.LockName), func(l Locker, owner context.Context) error { return l.Lock(owner) })
 	for i, node := range b.Nodes {
 		testredis.Await(b, fmt.Sprint("listens at node ", i), locktest.Soon, func() bool {
-			return len(node.PubSubChannels(ctx, record.ClientChannel("*")).Val()) == 1
+			return len(node.PubSubChannels(ctx, record.ClientKey("*")).Val()) == 1
 		})
 	}
 	freed, err := w.Forced.ForceUnlock(ctx)
@@ -438,7 +438,7 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	// A connection that has been cut may be replaced twice, and the hint is lost if it was sent in between. So it is sent
 	// until it is heard.
 	testredis.Await(b, "the holder learns of the release", locktest.Soon, func() bool {
-		b.Must(b.Rdb.Publish(ctx, record.ClientChannel(c.ID()), "check "+b.LockName).Err())
+		b.Must(b.Rdb.Publish(ctx, record.ClientKey(c.ID()), "check "+b.LockName).Err())
 		return w.Guarded.Err() != nil
 	})
 	b.MustBe(w.Release(ctx), ErrLockLost)

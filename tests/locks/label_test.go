@@ -32,7 +32,7 @@ func TestDefaultLabelIsWrittenOnceSomebodyMayLook(t *testing.T) {
 			t.Parallel()
 			b := locktest.NewBench(t, testredis.Mini(t).Addr())
 			holder, waiter := b.Client(locktest.Unlabeled), b.Client(locktest.Unlabeled)
-			written := func(c *Client) bool { return b.Rdb.Exists(ctx, record.LabelKey(c.ID())).Val() == 1 }
+			written := func(c *Client) bool { return b.Rdb.Exists(ctx, record.ClientKey(c.ID())).Val() == 1 }
 			l := makes(holder, b.LockName)
 			began := time.Now()
 			for range 5 {

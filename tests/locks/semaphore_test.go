@@ -225,7 +225,7 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	require.Equal(t, 8, b.Permits(8))
 }
 
-// An error states that no permit is free, and for how long at most.
+// An error states that too few permits are free, and for how long at most.
 func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewBench(t, testredis.Mini(t).Addr())
@@ -239,7 +239,7 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	}
 	err := waits()
 	b.MustBe(err, context.DeadlineExceeded)
-	assert.Regexp(t, `no permit is free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
+	assert.Regexp(t, `too few permits are free, and the first lease expires in 5\d(\.\d)?s`, err.Error())
 	b.Must(
 		b.Rdb.ZAdd(
 			ctx,
@@ -250,7 +250,7 @@ func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	b.Must(held.Unlock(ctx))
 	b.Must(b.Rdb.Set(ctx, b.LockName, 0, 0).Err())
 	err = waits()
-	assert.ErrorContains(t, err, "no permit is free, and none has a lease that expires")
+	assert.ErrorContains(t, err, "too few permits are free, and none has a lease that expires")
 	b.Forget()
 }
 

@@ -249,7 +249,7 @@ func TestShortHoldsCostNoSubscription(t *testing.T) {
 		}
 		assert.Equal(v, 2*pairs, sent.Load(), "commands")
 		v.Servers[0].Look(func(m *miniredis.Miniredis) {
-			assert.Empty(v, m.PubSubChannels(record.ClientChannel("*")), "channels")
+			assert.Empty(v, m.PubSubChannels(record.ClientKey("*")), "channels")
 		})
 	})
 }
