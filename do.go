@@ -152,33 +152,44 @@ func callHeld(
 // of the lock, the outcome does not match context.Canceled, and does not repeat the loss, unless released may be about
 // several locks. If it is that the Client is closed, cause takes the place of context.Canceled, and of ErrClosed.
 func outcome(err, cause, released error, several bool) error {
-	closing, lost := isClosing(cause), errors.Is(cause, ErrLockLost) && errors.Is(released, ErrLockLost)
-	bare := err == context.Canceled || closing && err == ErrClosed // not errors.Is: an error that wraps it has a text
-	switch {
-	case closing && (bare || errors.Is(err, context.Canceled) && !errors.Is(err, ErrClosed)):
-		released = errors.Join(cause, released)
-	case lost && !several && errors.Is(err, cause):
-		released = nil
-	}
-	switch {
-	case !closing && !lost:
-	case bare:
-		err = nil
-	case errors.Is(err, context.Canceled):
-		err = uncanceled{err}
+	if isClosing(cause) {
+		err = closedInstead(err, cause)
 	}
 	switch {
 	case err == nil:
 		return released
 	case released == nil:
 		return err
+	case !errors.Is(released, ErrLockLost) || !errors.Is(cause, ErrLockLost):
+		return errors.Join(err, released)
+	case err == context.Canceled: // not errors.Is: an error that wraps it has a text
+		return released
 	}
-	return errors.Join(err, released)
+	if errors.Is(err, context.Canceled) {
+		err = uncanceled{err}
+	}
+	if several || !errors.Is(err, cause) {
+		return errors.Join(err, released)
+	}
+	return err
 }
 
 // isClosing reports whether cause is that the Client is closed, and not the loss of a lock.
 func isClosing(cause error) bool {
 	return errors.Is(cause, ErrClosed) && !errors.Is(cause, ErrLockLost)
+}
+
+// closedInstead returns err as an error that matches closed, and not context.Canceled, if err matches that.
+func closedInstead(err, closed error) error {
+	switch {
+	case err == context.Canceled, err == ErrClosed: // not errors.Is: an error that wraps it has a text
+		return closed
+	case !errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, ErrClosed):
+		return uncanceled{err}
+	}
+	return errors.Join(uncanceled{err}, closed)
 }
 
 // An uncanceled error matches what it wraps, except context.Canceled.

@@ -313,11 +313,11 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 		return status, refused, err
 	}
 	sent := time.Now()
-	switch lost := v.Check() != nil; {
-	case a.HoldCount == 1: // the engine may ask again: its owner does not have the hold yet
-		v.begin(false)
-	case lost:
+	if lost := v.Check() != nil; lost && a.HoldCount > 1 {
 		return contract.Gone, refused, nil
+	}
+	if a.HoldCount == 1 { // the engine may ask again: its owner does not have the hold yet
+		v.begin(false)
 	}
 	if err = v.checkWait(p, a); err != nil {
 		return status, refused, err
