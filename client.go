@@ -37,7 +37,7 @@ type clientState struct {
 	engine          *engine.Engine
 	wire            record.Client
 	servers         *route.Servers
-	votes           sync.Map     // of RedLocks, by their fields, until they are over
+	votes           voteTable    // of RedLocks
 	labeled         sync.Once    // the label is kept in Redis
 	labelsForbidden atomic.Bool  // this user may not write or read labels, which was logged
 	lookupRefused   atomic.Bool  // this user may not look for the holder of a lock: see describeHolder
@@ -81,7 +81,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): the time must be less than %v, the lesser of ReadTimeout and 5s",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	in := &clientState{rdb: rdb}
+	in := &clientState{
+		rdb:   rdb,
+		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
+	}
 	c := &Client{
 		hidden:      opaque.To(in),
 		nodeTimeout: o.nodeTimeout,

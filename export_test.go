@@ -41,10 +41,20 @@ func (l *redLock) NewVote(owner engine.Owner, changed func()) *redVote {
 	return v
 }
 
-// AwaitAnswers waits until the nodes have answered all requests of v but those that renew it.
-func (v *redVote) AwaitAnswers(t testing.TB) {
+// AwaitAnswers waits until the nodes have answered all requests for owner.
+func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 	t.Helper()
-	testredis.Await(t, "the nodes have answered", time.Minute, func() bool { return v.users.Load() <= 1 })
+	testredis.Await(t, "the nodes have answered", time.Minute, func() bool {
+		votes := &l.client.in().votes
+		votes.mu.Lock()
+		defer votes.mu.Unlock()
+		for r := range votes.pending {
+			if r.caller == owner {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Alive returns the number of nodes at which v holds.
@@ -58,6 +68,8 @@ func (v *redVote) Alive() (n int) {
 }
 
 func (v *redVote) Expired() bool { return v.expired() }
+
+func (v *redVote) Caller() engine.Owner { return v.caller }
 
 // Free releases all nodes. settled waits for their answers.
 func (v *redVote) Free(ctx context.Context) (settled func(limit time.Duration)) {

@@ -14,7 +14,7 @@ func init() {
 	inside.Of = func(value any) inside.View {
 		switch v := value.(type) {
 		case *Client:
-			return inside.View{Client: v, Engine: v.engine(), Redis: v.in().rdb}
+			return inside.View{Client: v, Engine: v.engine(), Votes: &v.in().votes.mu, Redis: v.in().rdb}
 		case *Hold:
 			return inside.View{Owner: v.owner()}
 		case known:

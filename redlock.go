@@ -7,8 +7,9 @@ package relock
 // and the remaining lease exceeds the allowance for clock drift. If a round is lost, its grants are released at all
 // nodes, including grants that arrive late. A hold is valid as long as the holds at a majority of its nodes are valid.
 //
-// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote knows which nodes
-// have granted one hold, and acts as the backend of that hold. Everything else works as for any other lock.
+// A RedLock sends no requests itself: it acquires, releases and inspects its nodes as Lockers. A redVote keeps the hold
+// counts that one hold has at the nodes, and acts as the backend of that hold. Everything else works as for any other
+// lock.
 
 import (
 	"context"
@@ -68,9 +69,6 @@ var errParts = errors.New("too few of its locks are held")
 // RedLock, excludes it like the hold of anybody else. Where the owner of a RedLock would wait for itself, because it
 // holds too many of the locks otherwise, or because it locks one of them by itself, the call returns ErrInvalid; except
 // for permits of semaphores, which another owner may return.
-//
-// A hold may begin with a majority. The other locks are acquired with the next renewal: those of servers that were slow, and
-// those that the last hold of the same owner has not released yet, because it was lost, or a server took long to answer.
 //
 // The Clients of the locks renew the leases, until Unlock or Close. Close them as well, after the Client of the RedLock, so that requests in
 // flight can be rolled back. Shutdown may be called for all of them at once: each one renews its lock until the RedLock
@@ -151,6 +149,7 @@ type redLock struct {
 // A redNode is one of the locks that a RedLock consists of.
 type redNode struct {
 	Locker
+	id        string
 	timeout   time.Duration
 	locks     []member                    // of which it consists
 	announced bool                        // its releases are
@@ -162,22 +161,23 @@ func (l *redLock) describe(members []member) {
 	l.traits.Admission = contract.Shared
 	var names, ids []string
 	for _, c := range members {
-		id, locks := fmt.Sprintf("%p", c.Locker), flat([]member{c}, false)
+		locks := flat([]member{c}, false)
 		n := &redNode{
 			Locker:    c.Locker,
+			id:        fmt.Sprintf("%p", c.Locker),
 			timeout:   l.client.timeoutOf(c),
 			locks:     locks,
 			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
 		if c.in.record() != nil {
-			id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
+			n.id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
 		}
 		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
 			l.traits.Admission = contract.Exclusive
 		}
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
-		names, ids = append(names, c.Name()), append(ids, id)
+		names, ids = append(names, c.Name()), append(ids, n.id)
 	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
@@ -270,7 +270,7 @@ func (l *redLock) Lost(field string) {
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
-	v := &redVote{lock: l, field: field, agent: engine.NewAgent(o)}
+	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
 	v.nodes = make([]context.Context, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
@@ -278,7 +278,7 @@ func (l *redLock) newVote(o engine.Owner, field string) *redVote {
 			l.client.engine().Lose(l, field, errParts)
 		}
 	}
-	l.client.in().votes.Store(field, v)
+	l.client.in().votes.byField.Store(field, v)
 	return v
 }
 

@@ -2,11 +2,12 @@ package relock
 
 // The hold of a RedLock: at which nodes it has the lock.
 //
-// Rules: a vote is an owner of its own at the nodes. Its hold count there is 1, however often the caller has acquired the
-// RedLock: a re-entry acquires each node once more, which confirms the hold and sets its lease, and releases that at once.
-// A grant of a node is recorded here, or released, even if it arrives after the end of the round. A vote that was not valid
-// for a moment never becomes valid again: another owner may have had the lock then. A node whose Client shuts down is held
-// until it is lost, or that Client is closed. No node is asked with a mutex held.
+// Rules: a vote is an owner of its own at the nodes, where its hold count is 1, however often the caller has acquired the
+// RedLock: a re-entry acquires each node once more, which confirms the hold and sets its lease, and releases that at once. A grant of a node is recorded here, or released, even if it arrives
+// after the end of the round. The next vote of the same caller asks a node after the requests of this one to that node
+// were answered, because it would meet another owner there. A vote that was not valid for a moment never becomes valid
+// again: another owner may have had the lock then. A node whose Client shuts down is held until it is lost, or that
+// Client is closed. No node is asked with a mutex held.
 
 import (
 	"context"
@@ -28,12 +29,13 @@ import (
 // A redVote is one hold, at the nodes that have granted it.
 type redVote struct {
 	lock    *redLock
-	field   string        // of the hold
+	field   string // of the hold
+	caller  engine.Owner
 	agent   *engine.Agent // of caller: the owner at the nodes
 	changed func()        // called when the result of Check may have changed
 	users   atomic.Int64  // of agent: the vote until it is over, and the requests that were not answered
 
-	mu sync.Mutex // guards below; a leaf
+	mu sync.Mutex // guards below; of other mutexes only that of voteTable is locked with it held
 	voteState
 }
 
@@ -49,24 +51,25 @@ type voteState struct {
 // goroutine of this package, so the panic is caught.
 func isAlive(guard context.Context) bool { return guard != nil && send.CatchPanic(guard.Err) == nil }
 
-// nodeAsker returns the function that asks node i, and has the agent until the node has answered. A grant is recorded in v or released, even if the round is over by then.
+// nodeAsker returns the function that asks node i. The request counts as one that the node has not answered from now on. A
+// grant is recorded in v or released, even if the round is over by then.
 func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func() error {
 	n := v.lock.nodes[i]
 	owned := v.in(ctx)
-	v.users.Add(1)
+	earlier, answered := v.asks(i)
 	return func() error {
-		defer v.leave()
-		if err := v.tryNode(owned, i, a); err != nil {
+		if err := v.tryNode(owned, i, a, earlier); err != nil {
+			answered()
 			return err
 		}
 		guard, expired := context.Context(ended{owned}), true
 		defer func() { // also if the guard of a Locker of the user ends the goroutine
 			if !expired && v.note(i, guard) {
+				answered()
 				return
 			}
-			v.users.Add(1)
 			v.lock.client.engine().Spawn(func() {
-				defer v.leave()
+				defer answered()
 				_ = send.CatchPanic(func() error { return n.Unlock(owned) }) // if it fails, the grant expires with its lease
 			})
 		}()
@@ -103,12 +106,19 @@ func (v *redVote) in(ctx context.Context) context.Context {
 	return v.agent.In(context.WithoutCancel(ctx))
 }
 
-// tryNode tries node i.
-func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt) error {
+// tryNode tries node i after the node has answered the earlier requests for the same caller.
+func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlier []chan struct{}) error {
 	n := v.lock.nodes[i]
 	limit, late := n.answersWithin(a)
 	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), limit)
 	defer cancel()
+	for _, answer := range earlier {
+		select {
+		case <-answer:
+		case <-ctx.Done():
+			return late
+		}
+	}
 	lease := a.Lease
 	if a.Renewed {
 		lease = 0
@@ -204,34 +214,33 @@ func (v *redVote) giveBack(ctx context.Context, left int) *round {
 	if left > 0 {
 		return r
 	}
-	for _, i := range v.end() {
+	for i, answered := range v.end() {
 		r.ask(i, func() error {
-			defer v.leave()
+			defer answered()
 			return v.lock.nodes[i].Unlock(v.in(ctx))
 		})
 	}
 	return r
 }
 
-// end records that the hold is over, and returns the nodes that are to be released, for each of which the agent has another
-// user.
-func (v *redVote) end() (held []int) {
+// end records that the hold is over, and returns the nodes that are to be released. These count as requests that the nodes
+// have not answered.
+func (v *redVote) end() (held map[int]func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.over {
 		return nil
 	}
-	v.over = true
+	v.over, held = true, make(map[int]func())
 	for i, guard := range v.nodes {
 		if guard != nil {
-			held = append(held, i)
+			_, held[i] = v.asks(i)
 		}
 	}
 	clear(v.nodes)
-	v.users.Add(int64(len(held)))
 	v.agent.Holds(false)
 	v.leave()
-	v.lock.client.in().votes.Delete(v.field)
+	v.lock.client.in().votes.byField.Delete(v.field) // now the next vote of the caller waits for these requests
 	return held
 }
 
@@ -295,9 +304,47 @@ func (l *redLock) Listen(nodes []int) []*wake.Listener {
 	return all
 }
 
+// A nodeRequest is a request to a node of a RedLock for one caller.
+type nodeRequest struct {
+	lock   contract.LockID
+	caller engine.Owner
+	node   string // the ID of the node
+}
+
+// A voteTable has the votes of a Client that are not over, by their fields, and the requests that nodes have not
+// answered yet.
+type voteTable struct {
+	byField sync.Map // the votes
+
+	mu      sync.Mutex // guards below; no other mutex is locked while it is held
+	pending map[nodeRequest][]chan struct{}
+}
+
 // vote returns the vote with this field, or nil.
 func (l *redLock) vote(field string) *redVote {
-	found, _ := l.client.in().votes.Load(field)
+	found, _ := l.client.in().votes.byField.Load(field)
 	v, _ := found.(*redVote)
 	return v
+}
+
+// asks records a request to node i, and returns the earlier requests for the same caller that the node has not answered
+// yet.
+func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
+	t, r := &v.lock.client.in().votes, nodeRequest{v.lock.traits.ID, v.caller, v.lock.nodes[i].id}
+	answer := make(chan struct{})
+	v.users.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	earlier = slices.Clone(t.pending[r])
+	t.pending[r] = append(t.pending[r], answer)
+	return earlier, func() {
+		defer v.leave()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.pending[r] = slices.DeleteFunc(t.pending[r], func(a chan struct{}) bool { return a == answer })
+		if len(t.pending[r]) == 0 {
+			delete(t.pending, r)
+		}
+		close(answer)
+	}
 }

@@ -3,6 +3,8 @@
 package inside
 
 import (
+	"sync"
+
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
@@ -16,6 +18,7 @@ type View struct {
 	Lock   contract.Lock         // of a Locker
 	Record contract.Record       // of a Locker that has one record
 	Owner  engine.Owner          // of a Hold
+	Votes  *sync.Mutex           // of a Client: guards the votes of its RedLocks
 	Redis  redis.UniversalClient // of a Client
 }
 

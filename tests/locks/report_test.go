@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/report"
@@ -71,6 +72,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := reflect.ValueOf(locktest.EngineOf(c)).Elem()
 	mutexes := locktest.EngineOf(c).Probe().Sender().Mutexes()
 	mutexesOf("", e, mutexes)
+	mutexes["pending"] = inside.Of(c).Votes
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tables = append(w.tables, e.FieldByName("table"))
