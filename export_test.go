@@ -59,8 +59,8 @@ func (l *redLock) AwaitAnswers(t testing.TB, owner engine.Owner) {
 
 // Alive returns the number of nodes at which v holds.
 func (v *redVote) Alive() (n int) {
-	for _, guard := range v.now().nodes {
-		if isAlive(guard) {
+	for _, held := range v.now().nodes {
+		if held.alive() {
 			n++
 		}
 	}
@@ -71,8 +71,8 @@ func (v *redVote) Expired() bool { return v.expired() }
 
 func (v *redVote) Caller() engine.Owner { return v.caller }
 
-// Free releases all nodes. settled waits for their answers.
-func (v *redVote) Free(ctx context.Context) (settled func(limit time.Duration)) {
-	r := v.giveBack(ctx, 0)
+// Lower makes all nodes reduce their hold counts to holdCount. settled waits for their answers.
+func (v *redVote) Lower(ctx context.Context, holdCount int) (settled func(limit time.Duration)) {
+	r := v.lowerTo(ctx, holdCount)
 	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }

@@ -172,12 +172,12 @@ func TestRedLockThatWasLostReleasesNotTheNextHoldOfItsOwner(t *testing.T) {
 		locktest.Await(b.Bench, "the loss of a node", noticed)
 	}
 	require.Error(t, before.Check())
-	before.Free(ctx)
+	before.Lower(ctx, 0)
 	next, _ := vote(b, l, owner)
 	l.AwaitAnswers(b.Bench, owner)
 	awaitNodes(b, next, 3)
 	require.Equal(t, 3, b.Has(), "nodes")
-	next.Free(ctx)(locktest.Soon)
+	next.Lower(ctx, 0)(locktest.Soon)
 }
 
 // A RedLock acquires a node again, and loses another one while that request is under way, without a signal, as after a
@@ -208,7 +208,7 @@ func TestRedLockGrantDoesNotMakeUpForALossMeanwhile(t *testing.T) {
 			l.AwaitAnswers(b.Bench, v.Caller())
 			require.Error(t, v.Check())
 			locktest.Await(b.Bench, "the loss of the hold", noticed)
-			v.Free(context.Background())(locktest.Soon)
+			v.Lower(context.Background(), 0)(locktest.Soon)
 		})
 	}
 }
@@ -238,7 +238,7 @@ func TestRedLockThatHasNotBegunIsNotLost(t *testing.T) {
 			awaitNodes(b, v, 3)
 			guards[1].Store(true)
 			require.Equal(t, contract.Gone, asksFor(v, b, 2))
-			v.Free(context.Background())(locktest.Soon)
+			v.Lower(context.Background(), 0)(locktest.Soon)
 		})
 	}
 }

@@ -59,8 +59,7 @@ var errParts = errors.New("too few of its locks are held")
 // TryLock returns false if other owners hold too many of the locks for the caller to acquire a majority, and otherwise
 // a [*QuorumError]. Lock tries again until ctx is done, and joins ErrBusy, or the last QuorumError, to the error of
 // ctx. If too many servers return errors that another attempt cannot change, such as ErrNotALock, Lock returns the
-// QuorumError at once. Unlock returns nil if a majority has confirmed the release; it sends no request while the owner
-// has acquired the RedLock more often, because the hold count at the locks is 1. Each server has the timeout of
+// QuorumError at once. Unlock returns nil if a majority has confirmed the release. Each server has the timeout of
 // [WithRedLockNodeTimeout] for an answer, and at most half of an explicit lease, or a third of the watchdog timeout.
 // IsLocked, IsHeld and TTL return the result of a majority, and ForceUnlock releases all locks. A RedLock has no fencing
 // token.
@@ -221,17 +220,14 @@ func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there
 func (l *redLock) Release(r contract.Release) call {
 	return l.by(r.Field, none, func(w *send.Wait, v *redVote) (bool, error) {
 		valid := v.Check() == nil
-		if r.HoldCount > 0 {
-			return valid, nil
-		}
-		there, err := v.Release(w)
+		there, err := v.SetHoldCount(w, r.HoldCount)
 		return there && valid, err
 	})
 }
 
 func (l *redLock) RollBack(a contract.Attempt) call {
 	return l.by(a.Field, done, func(w *send.Wait, v *redVote) (bool, error) {
-		_ = v.giveBack(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
+		_ = v.lowerTo(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
 		return true, nil
 	})
 }
@@ -264,14 +260,14 @@ func (l *redLock) Check(field string) error {
 // Lost releases what the nodes still have, because the owner may never call Unlock.
 func (l *redLock) Lost(field string) {
 	if v := l.vote(field); v != nil {
-		_ = v.giveBack(context.Background(), 0)
+		_ = v.lowerTo(context.Background(), 0)
 	}
 }
 
 // newVote returns the vote of a new hold of o.
 func (l *redLock) newVote(o engine.Owner, field string) *redVote {
 	v := &redVote{lock: l, field: field, caller: o, agent: engine.NewAgent(o)}
-	v.nodes = make([]context.Context, len(l.nodes))
+	v.nodes = make([]nodeHold, len(l.nodes))
 	v.users.Store(1)
 	v.changed = func() {
 		if !v.now().over && v.Check() != nil {
@@ -295,7 +291,7 @@ func (l *redLock) Ask(
 	}
 	defer func() { // also after a panic of a context of the user
 		if status != contract.Held {
-			_ = v.giveBack(p.Ctx, a.HoldCount-1)
+			_ = v.lowerTo(p.Ctx, a.HoldCount-1)
 		}
 	}()
 	return v.Ask(p, a)
@@ -306,18 +302,15 @@ func (l *redLock) Unanswered() error {
 	return fmt.Errorf("%w: %w", engine.ErrNoAnswer, l.newRound().QuorumError)
 }
 
-// Ask asks all nodes at the same time, and releases a round that is not won.
+// Ask asks all nodes at the same time for the hold count of a, and releases a round that is not won.
 func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status, refused engine.Refusal, err error) {
 	l := v.lock
 	if err = p.Over(); err != nil && err != errTimeUp { // a wait of 0 allows one round
 		return status, refused, err
 	}
 	sent := time.Now()
-	if lost := v.Check() != nil; lost && a.HoldCount > 1 {
+	if !v.raise(a.HoldCount) {
 		return contract.Gone, refused, nil
-	}
-	if a.HoldCount == 1 { // the engine may ask again: its owner does not have the hold yet
-		v.begin(false)
 	}
 	if err = v.checkWait(p, a); err != nil {
 		return status, refused, err
@@ -334,12 +327,11 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 		}
 		return status, refused, err
 	}
-	if r.won() && time.Since(sent) < lease.Validity(a.Lease) && v.Check() == nil {
-		v.begin(true)
+	if r.won() && time.Since(sent) < lease.Validity(a.Lease) && v.begins() {
 		return contract.Held, refused, nil
 	}
 	// If the time is up, the reason is in the answers that have come by then.
-	if err := v.giveBack(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
+	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
 		return status, refused, err
 	}
 	return v.endOfRound(p.Ctx, a, r, over != nil)
@@ -438,9 +430,14 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	return contract.Busy, r, nil
 }
 
-// Release releases all nodes, and reports whether a majority has confirmed.
-func (v *redVote) Release(p *send.Wait) (there bool, err error) {
-	l, r := v.lock, v.giveBack(p.Ctx, 0)
+// SetHoldCount makes all nodes reduce their hold counts to left, and reports whether a majority had higher ones.
+func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
+	l := v.lock
+	low := v.nodesAt(left)
+	r := v.lowerTo(p.Ctx, left)
+	for _, i := range low {
+		r.set(i, nil)
+	}
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
 		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then returns its error
@@ -460,7 +457,7 @@ func (v *redVote) Release(p *send.Wait) (there bool, err error) {
 func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 	l := v.lock
 	r, err := l.askAll(v.agent.In(ctx), func(ctx context.Context, i int) error {
-		if !isAlive(v.now().nodes[i]) {
+		if !v.now().nodes[i].alive() {
 			return errNotAsked
 		}
 		if err := extendLocker(ctx, l.nodes[i].Locker, lease); !errors.Is(err, engine.ErrRenewed) {

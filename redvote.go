@@ -1,9 +1,8 @@
 package relock
 
-// The hold of a RedLock: at which nodes it has the lock.
+// The hold of a RedLock: its hold count at each node.
 //
-// Rules: a vote is an owner of its own at the nodes, where its hold count is 1, however often the caller has acquired the
-// RedLock: a re-entry acquires each node once more, which confirms the hold and sets its lease, and releases that at once. A grant of a node is recorded here, or released, even if it arrives
+// Rules: a vote is an owner of its own at the nodes. A grant of a node is recorded here, or released, even if it arrives
 // after the end of the round. The next vote of the same caller asks a node after the requests of this one to that node
 // were answered, because it would meet another owner there. A vote that was not valid for a moment never becomes valid
 // again: another owner may have had the lock then. A node whose Client shuts down is held until it is lost, or that
@@ -26,7 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A redVote is one hold, at the nodes that have granted it.
+// A redVote has the hold counts of one hold at the nodes. It is the backend of that hold.
 type redVote struct {
 	lock    *redLock
 	field   string // of the hold
@@ -41,64 +40,88 @@ type redVote struct {
 
 // A voteState is what changes of a vote.
 type voteState struct {
-	over    bool              // the hold was released or lost
-	nodes   []context.Context // the guard of the hold at each node; nil: the node is not held
-	begun   bool              // Ask has returned Held: the hold has to be valid from then on
-	invalid bool              // the hold, which has begun, was not valid for a moment: Check never returns nil again
+	count   int  // the highest hold count at a node
+	over    bool // the hold was released or lost
+	nodes   []nodeHold
+	begun   bool // Ask has returned Held: the hold has to be valid from then on
+	invalid bool // the hold, which has begun, was not valid for a moment: Check never returns nil again
 }
 
-// isAlive reports whether the hold at a node with this guard can be valid. The guard of a foreign Locker may panic on a
-// goroutine of this package, so the panic is caught.
-func isAlive(guard context.Context) bool { return guard != nil && send.CatchPanic(guard.Err) == nil }
+// A nodeHold is the part of a redVote at one node.
+type nodeHold struct {
+	count int
+	guard context.Context // the guard of the hold there, or nil
+}
 
-// nodeAsker returns the function that asks node i. The request counts as one that the node has not answered from now on. A
-// grant is recorded in v or released, even if the round is over by then.
+// alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic on a goroutine of
+// this package, so the panic is caught.
+func (n nodeHold) alive() bool {
+	return n.guard != nil && send.CatchPanic(n.guard.Err) == nil
+}
+
+// raise records that nodes are going to have the hold count holdCount. It returns false if the owner is to acquire
+// again a hold that has ended.
+func (v *redVote) raise(holdCount int) bool {
+	if holdCount > 1 && v.Check() != nil {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if holdCount > 1 && v.over {
+		return false
+	}
+	v.count = holdCount
+	if holdCount == 1 { // the engine asks again: its owner does not have the hold yet
+		v.begun, v.invalid = false, false
+	}
+	return true
+}
+
+// nodeAsker returns the function that asks node i to increment its hold count. The request counts as one that the node
+// has not answered from now on. A grant is recorded in v or released, even if the round is over by then.
 func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func() error {
 	n := v.lock.nodes[i]
 	owned := v.in(ctx)
 	earlier, answered := v.asks(i)
 	return func() error {
+		defer answered()
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
-			answered()
 			return err
 		}
-		guard, expired := context.Context(ended{owned}), true
+		held, expired := nodeHold{guard: ended{owned}}, true
 		defer func() { // also if the guard of a Locker of the user ends the goroutine
-			if !expired && v.note(i, guard) {
-				answered()
-				return
+			if expired || !v.note(i, held) {
+				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 			}
-			v.lock.client.engine().Spawn(func() {
-				defer answered()
-				_ = send.CatchPanic(func() error { return n.Unlock(owned) }) // if it fails, the grant expires with its lease
-			})
 		}()
 		if expired = v.expired(); expired { // the grant must not make up for a node that was lost while it was under way
 			v.changed()
 			return ErrLockLost
 		}
-		if v.now().nodes[i] != nil {
-			return nil
-		}
 		var err error
-		guard, err = v.watched(owned, n)
+		held, err = v.watched(owned, i)
 		return err
 	}
 }
 
-// watched returns the guard of the hold that v has acquired at a node. It calls changed when it ends.
-func (v *redVote) watched(ctx context.Context, n Locker) (guard context.Context, err error) {
-	guard = ended{ctx}
-	err = send.CatchPanic(func() error { // the node, and its guard, may be code of the user
-		watched, err := n.Guard(ctx)
+// watched returns the hold that v has at node i, or a new one, whose guard calls changed when it ends: each guard of a
+// MultiLock costs memory until it ends.
+func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
+	n := v.lock.nodes[i]
+	if held := v.now().nodes[i]; held.guard != nil {
+		return held, nil
+	}
+	held := nodeHold{guard: ended{ctx}}
+	err := send.CatchPanic(func() error { // the node, and its guard, may be code of the user
+		guard, err := n.Guard(ctx)
 		if err != nil {
 			return err
 		}
-		context.AfterFunc(watched, func() { v.lock.client.engine().Spawn(v.changed) })
-		guard = watched
+		context.AfterFunc(guard, func() { v.lock.client.engine().Spawn(v.changed) })
+		held.guard = guard
 		return nil
 	})
-	return guard, err
+	return held, err
 }
 
 // in returns a copy of ctx for the calls of v to nodes, which is not canceled with ctx.
@@ -124,7 +147,7 @@ func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlie
 		lease = 0
 	}
 	outdated, valid := v.outdated(i)
-	if outdated { // if the node is a MultiLock, some of its locks may still be held
+	for range outdated { // if the node is a MultiLock, some of its locks may still be held
 		_ = n.Unlock(ctx)
 	}
 	if !valid {
@@ -163,18 +186,18 @@ type ended struct{ context.Context }
 
 func (ended) Err() error { return context.Canceled }
 
-// outdated reports whether v has lost the hold at node i, and forgets it. valid reports whether the node may be acquired
-// again: too few other nodes may hold by now for v to be valid.
-func (v *redVote) outdated(i int) (outdated, valid bool) {
-	if guard := v.now().nodes[i]; guard == nil || isAlive(guard) {
-		return false, true
+// outdated returns the hold count that a node still has of a hold that it has lost, and forgets it. valid reports whether
+// the node may be acquired again: too few other nodes may hold by now for v to be valid.
+func (v *redVote) outdated(i int) (holdCount int, valid bool) {
+	if before := v.now().nodes[i]; before.guard == nil || before.alive() {
+		return 0, true
 	}
 	valid = !v.expired()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	outdated = v.nodes[i] != nil
-	v.nodes[i] = nil
-	return outdated, valid
+	holdCount = v.nodes[i].count
+	v.nodes[i] = nodeHold{}
+	return holdCount, valid
 }
 
 // expired reports whether the hold has begun and is not valid any more, and notes that for good. It is called before a
@@ -186,62 +209,77 @@ func (v *redVote) expired() bool {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.invalid = v.begun // unless the engine has asked again meanwhile: see Ask
+	v.invalid = v.begun // unless the engine has asked again meanwhile: see raise
 	return v.invalid
 }
 
-// begin notes whether the hold has begun.
-func (v *redVote) begin(begun bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.begun, v.invalid = begun, v.invalid && begun
-	v.agent.Holds(begun && !v.over)
-}
-
-// note records that node i is held, and reports whether that is needed.
-func (v *redVote) note(i int, guard context.Context) (wanted bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if wanted = !v.over && v.nodes[i] == nil; wanted {
-		v.nodes[i] = guard
+// begins notes that the hold begins if it is valid, and reports whether it is.
+func (v *redVote) begins() bool {
+	if v.Check() != nil {
+		return false
 	}
-	return wanted
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.begun = true
+	v.agent.Holds(!v.over)
+	return true
 }
 
-// giveBack releases all nodes at the same time if left, the hold count that remains, is 0.
-func (v *redVote) giveBack(ctx context.Context, left int) *round {
+// note records a grant of a node, and reports whether it is still needed.
+func (v *redVote) note(i int, held nodeHold) (wanted bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := &v.nodes[i]
+	if n.count >= v.count {
+		return false
+	}
+	held.count = n.count + 1
+	*n = held
+	return true
+}
+
+// lowerTo makes all nodes reduce their hold counts to holdCount, at the same time.
+func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	r := v.lock.newRound()
-	if left > 0 {
-		return r
-	}
-	for i, answered := range v.end() {
-		r.ask(i, func() error {
-			defer answered()
-			return v.lock.nodes[i].Unlock(v.in(ctx))
+	for _, n := range v.lowered(holdCount) {
+		r.ask(n.node, func() (err error) {
+			defer n.answered()
+			ctx := v.in(ctx)
+			for range n.times { // all of them, also if an Observer ends the goroutine
+				defer func() { err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) }) }()
+			}
+			return nil
 		})
 	}
 	return r
 }
 
-// end records that the hold is over, and returns the nodes that are to be released. These count as requests that the nodes
-// have not answered.
-func (v *redVote) end() (held map[int]func()) {
+// A lowering is a node that is to be unlocked several times.
+type lowering struct {
+	node, times int
+	answered    func()
+}
+
+// lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
+// These count as requests that the nodes have not answered.
+func (v *redVote) lowered(holdCount int) (above []lowering) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.over {
-		return nil
-	}
-	v.over, held = true, make(map[int]func())
-	for i, guard := range v.nodes {
-		if guard != nil {
-			_, held[i] = v.asks(i)
+	v.count = min(v.count, holdCount)
+	for i := range v.nodes {
+		if n := &v.nodes[i]; n.count > holdCount {
+			_, answered := v.asks(i)
+			above = append(above, lowering{node: i, times: n.count - holdCount, answered: answered})
+			n.count = holdCount
 		}
 	}
-	clear(v.nodes)
-	v.agent.Holds(false)
-	v.leave()
-	v.lock.client.in().votes.byField.Delete(v.field) // now the next vote of the caller waits for these requests
-	return held
+	if holdCount == 0 && !v.over {
+		v.over = true
+		v.agent.Holds(false)
+		v.leave()
+		v.lock.client.in().votes.byField.Delete(v.field) // now the next vote of the caller waits for these requests
+	}
+	return above
 }
 
 // leave removes a user of the agent.
@@ -249,6 +287,16 @@ func (v *redVote) leave() {
 	if v.users.Add(-1) == 0 {
 		v.agent.End()
 	}
+}
+
+// nodesAt returns the nodes whose hold count is at most left, because they did not grant a later request.
+func (v *redVote) nodesAt(left int) (nodes []int) {
+	for i, n := range v.now().nodes {
+		if left > 0 && n.count <= left && n.alive() {
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
 }
 
 // now returns the state of v.
@@ -263,8 +311,8 @@ func (v *redVote) now() voteState {
 // Check returns an error if the hold can be valid at fewer nodes than a majority, or could be earlier.
 func (v *redVote) Check() error {
 	s, n := v.now(), 0
-	for _, guard := range s.nodes {
-		if isAlive(guard) {
+	for _, held := range s.nodes {
+		if held.alive() {
 			n++
 		}
 	}
@@ -281,8 +329,8 @@ func (v *redVote) Renew() bool {
 		return false
 	}
 	c := v.lock.client
-	for i, guard := range v.now().nodes {
-		if !isAlive(guard) {
+	for i, held := range v.now().nodes {
+		if !held.alive() {
 			a := contract.Attempt{HoldCount: 1, Lease: c.engine().WatchdogTimeout, Renewed: true}
 			ask := v.nodeAsker(context.Background(), i, a)
 			c.engine().Spawn(func() { _ = send.CatchPanic(ask) })

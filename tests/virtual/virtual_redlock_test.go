@@ -608,6 +608,7 @@ func TestRedLockWithAReplacedRecordAndSilentNodes(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, l *RedLock, h *Hold) error{
 		"Extend": func(ctx context.Context, _ *RedLock, h *Hold) error { return h.Extend(ctx, time.Minute) },
 		"IsHeld": func(ctx context.Context, l *RedLock, _ *Hold) error { _, err := l.IsHeld(ctx); return err },
+		"Unlock": func(ctx context.Context, l *RedLock, _ *Hold) error { return l.Unlock(ctx) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.InVirtualTime(t, 5, func(v *locktest.Virtual) {
@@ -620,6 +621,7 @@ func TestRedLockWithAReplacedRecordAndSilentNodes(t *testing.T) {
 					home, links, locks, others = c, append(links, link), append(locks, c.NewLock("l")), append(others, c.NewLock("m"))
 				}
 				l := home.NewRedLock(locks...)
+				require.NoError(v, l.Lock(ctx))
 				require.NoError(v, l.Lock(ctx))
 				guarded, err := l.Guard(ctx)
 				require.NoError(v, err)
@@ -735,7 +737,6 @@ func TestRedLockOfMultiLocksIsReenteredInOneTrip(t *testing.T) {
 			for range 2 { // the servers know all scripts then
 				require.NoError(v, red.LockLease(ctx, time.Minute))
 			}
-			time.Sleep(time.Second)
 			for _, link := range links {
 				link.Set(func(c *bubble.Conditions) { c.Latency = 60 * time.Millisecond })
 			}
