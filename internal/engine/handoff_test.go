@@ -427,7 +427,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
 		before.queue = before.lockState.findQueueLocked(before.half())
-		openLocked(before)
+		openLocked(before, 0)
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
 		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {

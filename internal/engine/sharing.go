@@ -23,8 +23,8 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // openLocked is called when h was granted its lock by Redis. If readers share the lock, the waiters of its local queue
 // join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
-// other. If the lock is a semaphore, its caller leaves the queue: the next waiter may find a free permit, too.
-func openLocked(h *hold) {
+// other. If the lock is a semaphore, its caller leaves the queue, and free is the number of permits that are still free.
+func openLocked(h *hold, free int) {
 	s, q, r := h.lockState, h.queue, h.record
 	admission, now := h.lock.Traits().Admission, s.engine.watchdog.Now()
 	if q == nil || admission == contract.Exclusive {
@@ -42,4 +42,22 @@ func openLocked(h *hold) {
 		}
 	}
 	h.leaveQueueLocked()
+	if admission == contract.Counting {
+		q.askTogetherLocked(free)
+	}
+}
+
+// askTogetherLocked has the first waiters of a semaphore ask Redis at the same time, as far as the free permits are enough
+// for them. If some are left, the semaphore is not busy.
+func (q *waitQueue) askTogetherLocked(free int) {
+	for _, w := range q.All() {
+		if free -= w.Value.hold.lock.Traits().Permits(); free < 0 {
+			return
+		}
+		w.Err = errBypassQueue
+		q.Remove(w)
+	}
+	if free > 0 {
+		q.reply = nil
+	}
 }

@@ -11,9 +11,7 @@ package send
 //     another type than those of other commands.
 //   - The bound is for the answer. For a connection the call waits for a quarter of its time at most. If it gets none, it
 //     was not sent. Only the end of that wait has the error errUnsent: the error of a connection may look like that of
-//     any context. But a hook that sends the command again after its time gets that error as well, and so does go-redis
-//     after the answer of a replica. So a command whose words were read may have been sent, also if only a hook has
-//     read them.
+//     any context. A hook that sends the command again after its time hides that it may have run.
 //   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection, and the
 //     server must have answered lately: see Sender.mayBound.
 //   - A hook that answers in place of the command has sent another one, which has no bound. Then no call is bounded any
@@ -54,9 +52,6 @@ type Bounder interface {
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
 var errUnsent = fmt.Errorf("%w: relock sends this request on another goroutine", redis.ErrPoolTimeout)
 
-// errUnclear is the error of a bounded call that a hook of the user may have sent before it got no connection.
-var errUnclear = errors.New("no answer to a request that may have been sent")
-
 // A Timed is a Bounder on a Redis client of any type.
 type Timed struct {
 	rdb   redis.UniversalClient
@@ -66,10 +61,10 @@ type Timed struct {
 	off   atomic.Bool      // a hook sends other commands
 }
 
-// NewTimed returns the Timed on rdb. It returns nil if the options of rdb are not known, if it sets no deadlines, or if
-// it reads from the replicas of a Cluster: then go-redis asks for information about commands first.
+// NewTimed returns the Timed on rdb. It returns nil if the options of rdb are not known, if it waits for answers without a
+// limit, or if it reads from the replicas of a Cluster: then go-redis asks for information about commands first.
 func NewTimed(rdb redis.UniversalClient) *Timed {
-	t := &Timed{rdb: rdb, bound: boundedTime}
+	t := &Timed{rdb: rdb}
 	var read, write time.Duration
 	switch one, cluster := OptionsOf(rdb); {
 	case one != nil:
@@ -79,12 +74,10 @@ func NewTimed(rdb redis.UniversalClient) *Timed {
 	default:
 		return nil
 	}
-	if read < 0 || write < 0 { // so go-redis stores -2; -1, no limit, is 0 there
+	if read <= 0 || write < 0 { // so go-redis stores -1 and -2: a new connection could take for ever to begin
 		return nil
 	}
-	if read > 0 {
-		t.bound = min(read, boundedTime)
-	}
+	t.bound = min(read, boundedTime)
 	t.limit.d = t.bound / 5
 	t.form = rdb.Pipeline().BLMove(context.Background(), "", "", "", "", t.bound-blockingExtra)
 	t.form.Args()[0] = "evalsha" // its name
@@ -115,12 +108,9 @@ func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent
 	if text == "" && err == nil {
 		err = failed
 	}
-	unsent, read := errors.Is(err, errUnsent), c.read.Load()
 	switch {
-	case !read && (unsent || text == "" && err == nil), err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
+	case errors.Is(err, errUnsent), err == nil && text == "" && !c.read.Load(), err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return nil, nil, false
-	case unsent:
-		return nil, errUnclear, true
 	case err != nil:
 		return nil, explained(call, err), true
 	}
