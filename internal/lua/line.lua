@@ -115,18 +115,21 @@ local function leave(line, field)
     end
 end
 
--- The third number of the answer "busy", which internal/contract/standing.go takes apart: 1 plus four for each of the
--- places ahead if the caller has a place; 2 if only the channel of the lock tells when it is released, because a holder
--- does not use the line, and nobody is ahead who listens to it; 3 if the server does not know the subscription of the
--- caller; else 0. Behind such a holder all ask as often as near the head: any of them may be the next to listen.
+-- The third number of the answer "busy", which internal/contract/standing.go takes apart: 3 if the server does not know
+-- the subscription of the caller; 1 plus four for each of the places ahead if the caller has a place; 2 if only the
+-- channel of the lock tells when it is released, because a holder does not use the line, and no client is ahead that
+-- listens to it; else 0. Behind such a holder all ask as often as near the head: any of them may be the next to listen.
 local function standing(line, joined, lost, legacy)
+    if lost then
+        return 3
+    end
     local ahead = joined and redis.call('zrank', line.order, line.mine.client)
     if legacy and (ahead or 0) == 0 then
         return 2
     elseif ahead then
         return 1 + 4 * (legacy and math.min(ahead, near_head - 1) or ahead)
     end
-    return lost and 3 or 0
+    return 0
 end
 
 -- Iterates over the clients of the line in order: the client, and its place, or nil. The first place is usually enough.
