@@ -68,7 +68,6 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 	if err != nil {
 		return "", err
 	}
-	t.Type, t.Key = l.lock.Traits().Type, l.lock.Traits().ID.Name
 	return t.Encode()
 }
 

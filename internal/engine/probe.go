@@ -118,6 +118,3 @@ func (p Probe) HearGrant(kind contract.Record, message string) {
 
 // Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }
-
-// Engine returns the engine, for a test that looks at its mutexes.
-func (p Probe) Engine() *Engine { return p.e }
