@@ -15,6 +15,7 @@ type Outcome struct {
 	TTL         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
 	Token       int64         // Held: the fencing token of a fenced lock
 	Following   int           // Held: how many tokens after token belong to the next holds of this process
+	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
 	Total       int           // Busy: the number of permits of the semaphore, at least 1; 0 for other locks
 	LeavesEntry bool          // Busy: the attempt left an entry in Redis, to be rolled back if the caller gives up
 

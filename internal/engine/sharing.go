@@ -23,27 +23,36 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // openLocked is called when h was granted its lock by Redis. If readers share the lock, the waiters of its local queue
 // join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
 // over already: an answer may take longer than the window, and then the waiters would send their requests one after the
-// other. If the lock is a semaphore, its caller leaves the queue, and free is the number of permits that are still free.
-func openLocked(h *hold, free int) {
-	s, q, r := h.lockState, h.queue, h.record
-	admission, now := h.lock.Traits().Admission, s.engine.watchdog.Now()
+// other. If the lock is a semaphore, more is the number of permits that are still free.
+func openLocked(h *hold, more int) {
+	q, admission := h.queue, h.lock.Traits().Admission
 	if q == nil || admission == contract.Exclusive {
 		return
 	}
-	if admission == contract.Shared && r.isKeptLocked(now) && h.counterpartLocked() == nil { // an owner of both halves is a writer, and excludes others
-		if r.isOpenLocked(now) {
-			q.shared = r
-		}
-		for _, w := range q.All() {
-			if next := w.Value.hold; next.counterpartLocked() == nil {
-				next.handedLocked(r, now)
-				q.Remove(w)
-			}
-		}
+	if admission == contract.Shared {
+		shareLocked(h, q)
 	}
 	h.leaveQueueLocked()
 	if admission == contract.Counting {
-		q.askTogetherLocked(free)
+		q.askTogetherLocked(more)
+	}
+}
+
+// shareLocked has the waiters of q share the record of h, unless its owner has both halves: then it is a writer, and
+// excludes others.
+func shareLocked(h *hold, q *waitQueue) {
+	r, now := h.record, h.lockState.engine.watchdog.Now()
+	if !r.isKeptLocked(now) || h.counterpartLocked() != nil {
+		return
+	}
+	if r.isOpenLocked(now) {
+		q.shared = r
+	}
+	for _, w := range q.All() {
+		if next := w.Value.hold; next.counterpartLocked() == nil {
+			next.handedLocked(r, now)
+			q.Remove(w)
+		}
 	}
 }
 

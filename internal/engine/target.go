@@ -102,7 +102,7 @@ func (t *target) acquiredLocked(res Answer) {
 	h.record.lease.SetLimit(limit)
 	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	checkIfForcedLocked(h, e.watchdog.At(sent))
-	openLocked(h, res.Total)
+	openLocked(h, res.More)
 }
 
 // effect returns the most that a try of the attempt may do when it runs late. A re-entry acquires nothing.

@@ -65,7 +65,7 @@ func (l *Semaphore) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcom
 	}
 	g.Total = max(total, 1) // as fits in permit.lua: a caller that wants one permit waits for it, even if there are none
 	if g.Status == contract.Held {
-		g.Token, g.Total = 0, int(g.Token)
+		g.Token, g.More = 0, int(g.Token)
 	}
 	return g, err
 }
