@@ -8,14 +8,14 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// clearRecord deletes the record, and keeps it until MinHold has passed before that. It retries for as long as the record may
-// exist: until its lease has expired, and while the owner holds the counterpart of the lock, whose renewals extend the
+// clearRecord deletes the record, and keeps it until MinHold has passed before that. It retries for as long as the
+// record may exist: until its lease has expired, and while the owner holds the counterpart of the lock, whose renewals extend the
 // same lease.
 func clearRecord(h *hold, unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
 	defer beginClear(h)()
-	if keepRecord(h, ctx) {
+	if keepRecord(ctx, h) {
 		return
 	}
 	isOver := untilOver(h)

@@ -109,8 +109,8 @@ const (
 )
 
 // setLease sends a request that sets the lease of the record to length.
-func setLease(h *hold,
-	wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
+func setLease(
+	h *hold, wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
 ) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
 	defer func() { noteLease(h, &answer, length) }()

@@ -69,7 +69,7 @@ func isLast(h *hold) bool {
 
 // keepRecord makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
 // and false if the caller has to delete it now.
-func keepRecord(h *hold, ctx context.Context) bool {
+func keepRecord(ctx context.Context, h *hold) bool {
 	rest := beginMinHold(h)
 	if rest <= 0 {
 		return false

@@ -109,7 +109,9 @@ func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent
 		err = failed
 	}
 	switch {
-	case errors.Is(err, errUnsent), err == nil && text == "" && !c.read.Load(), err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
+	case errors.Is(err, errUnsent),
+		err == nil && text == "" && !c.read.Load(), // a hook has kept the command, or its error, for itself
+		err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return nil, nil, false
 	case err != nil:
 		return nil, explained(call, err), true
