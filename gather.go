@@ -45,7 +45,7 @@ const (
 	patienceGrowth = 4
 	lastPatience   = 24 * time.Hour
 
-	// suspicious is the patience of a call that has given back tied locks three times, and logs that they may be the same lock.
+	// suspicious is the patience of a call that has released tied locks three times, and logs that they may be the same lock.
 	suspicious = patienceGrowth * patienceGrowth * patienceGrowth * firstPatience
 )
 

@@ -84,7 +84,8 @@ func (s *lockState) admitLocked(op *waitOptions, kind contract.Lock, o Owner, ta
 	return admitted{hold: h}, nil
 }
 
-// needsNoQueueLocked reports whether the caller of h asks beside the local queue, whoever is in it. takes is that of admit.
+// needsNoQueueLocked reports whether the caller of h asks beside the local queue, even if that is free. takes is
+// that of admit.
 func (h *hold) needsNoQueueLocked(takes bool) bool {
 	s, other := h.lockState, h.counterpartLocked()
 	switch h.lock.Traits().Admission {

@@ -168,13 +168,13 @@ func (a *attachBackend) putBack() {
 }
 
 // HandleOrphan notes the answer to a try that came too late for the caller. If the caller has given up, the try has run
-// before the lock was given back, or has found the tombstone of the field.
+// before the field was renamed back, or has found the tombstone of the field.
 func (a *attachBackend) HandleOrphan(_ time.Time, _ any, err error) {
 	effect := late.Effect{Acquires: true, Lease: a.engine.WatchdogTimeout}
 	a.engine.late.Heard(a.to, effect, !send.MayRunLater(err))
 }
 
-// putBackPause is the time between two looks of an Attach at whether the lock was given back.
+// putBackPause is the time between two looks of an Attach at whether the field was renamed back.
 const putBackPause = 10 * time.Millisecond
 
 // errPutBack is returned by an Attach if an earlier one has not given the lock back in time.

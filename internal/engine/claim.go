@@ -24,7 +24,7 @@ type claim struct {
 	// guarded by lockState.mu
 	tenancy.Claim // its state, and its field; see transitions.go
 	// changed wakes the caller when its owner has acquired the counterpart of the lock, or when a late answer has granted
-	// the lock; nil: nobody needs it yet.
+	// the lock; nil: no caller has needed it yet.
 	changed    chan struct{}
 	queue      *waitQueue // the local queue that has admitted the claim, and not the next waiter yet; or nil
 	registered bool       // it is in the holds of its lock state

@@ -143,5 +143,5 @@ func (e *Engine) callersLeft(t *target, orphans int, lost bool) {
 // heard notes the outcome of a try of the attempt t whose caller has left, which ended with err.
 func (e *Engine) heard(t *target, err error) {
 	e.late.Heard(t.Field, t.effect(), !send.MayRunLater(err))
-	mayLast(t.hold, t.Lease, err) // if it is a re-entry; a grant that nobody keeps is rolled back
+	mayLast(t.hold, t.Lease, err) // if it is a re-entry; a grant that no hold keeps is rolled back
 }

@@ -38,7 +38,7 @@ func (t turns) next(from time.Duration) time.Duration {
 	return from
 }
 
-// take gives the next turn away. Turns of the last second that nobody has taken can be taken at once.
+// take gives the next turn away. Turns of the last second that no check has taken can be taken at once.
 func (t *turns) take(now time.Duration) {
 	*t = max(*t, turns(now-time.Second)) + turns(time.Second/mostChecks)
 }

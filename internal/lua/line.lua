@@ -115,10 +115,12 @@ local function leave(line, field)
     end
 end
 
--- The third number of the answer "busy", which internal/contract/standing.go takes apart: 3 if the server does not know
--- the subscription of the caller; 1 plus four for each of the places ahead if the caller has a place; 2 if only the
--- channel of the lock tells when it is released, because a holder does not use the line, and no client is ahead that
--- listens to it; else 0. Behind such a holder all ask as often as near the head: any of them may be the next to listen.
+-- The third number of the answer "busy", which internal/contract/standing.go takes apart:
+--   3  the server does not know the subscription of the caller
+--   2  only the channel of the lock tells when it is released: a holder does not use the line, and no client is ahead
+--   1  the caller has a place; four is added for each of the places ahead
+--   0  none of these
+-- Behind a holder that does not use the line all ask as often as near the head: any of them may be the next to listen.
 local function standing(line, joined, lost, legacy)
     if lost then
         return 3

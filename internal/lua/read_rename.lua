@@ -37,7 +37,7 @@ end
 
 local renamed = living_count(lock, prefix, to) > 0
 if renamed and late and not splits then
-    redis.call('hdel', lock, from) -- a late attempt has acquired it for nobody
+    redis.call('hdel', lock, from) -- a late attempt has acquired it for no owner
     drop_lease(waits, prefix, from)
     bury(waits, from)
 end

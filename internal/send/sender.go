@@ -327,7 +327,7 @@ func (s *Sender) probe(c *Call) <-chan struct{} {
 }
 
 // noteLate records whether a bounded call that has ended with err was ended in time. If go-redis bounds calls in another
-// way than relock expects, each of them is late. If the process was stopped for a while, those are that were under way.
+// way than relock expects, each of them is late. If the process was paused, so are those that were under way.
 func (s *Sender) noteLate(began time.Time, err error) {
 	switch took := time.Since(began); {
 	case !timedOut(err):
