@@ -7,8 +7,8 @@ package send
 //   - A call is sent at once if no batch is under way. Otherwise it waits for a batch to come back, because one large
 //     batch costs Redis and the client less than several small ones. A batch that was sent a senderPause ago, because
 //     Redis is far or the connection hangs, is not waited for: there is one sender more, up to maxSenders. On a
-//     Cluster, each master has its own batches: one that hangs delays only calls to that master. Nor does a batch of
-//     besideFrom calls wait: Redis runs it while the client reads and writes the others.
+//     Cluster, each master has its own batches: one that hangs delays only calls to that master. Nor does a batch wait
+//     that holds a third as many calls as the last one: Redis runs it while the client reads and writes the others.
 //   - If no batch comes back for a while, because Redis is far or connections hang, the calls in the queue go out by
 //     themselves after all: a batch that hangs delays only the calls in it. Where a batch was not answered, all calls
 //     go out by themselves for some time.
@@ -31,7 +31,8 @@ const (
 	batchFrom     = 4                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
-	besideFrom    = 8                     // calls in a batch that does not wait for others
+	besideFrom    = 4                     // calls that do not wait for the last batch to come back, at least
+	besideShare   = 3                     // and as many as that part of it
 	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
 	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
@@ -155,8 +156,11 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 // spawnLocked has a sender take the next batch if the queue is worth one at this time: no other batch is expected back, or
 // it holds enough calls to be sent beside that.
 func (b *batches) spawnLocked(now time.Time) {
-	expected := b.last != nil && now.Sub(b.last.taken) <= b.pause
-	if b.coming || b.underWay == maxSenders || len(b.queue) == 0 || expected && len(b.queue[0].calls) < besideFrom {
+	enough := 0
+	if b.last != nil && now.Sub(b.last.taken) <= b.pause {
+		enough = max(besideFrom, len(b.last.calls)/besideShare)
+	}
+	if b.coming || b.underWay == maxSenders || len(b.queue) == 0 || len(b.queue[0].calls) < enough {
 		return
 	}
 	b.coming = true
@@ -197,7 +201,9 @@ func (c *batchedCall) withdrawLocked() {
 
 // sendNext sends the next batch.
 func (b *batches) sendNext() {
-	runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
+	if b.sender.config.Home != nil { // the other servers have something to do meanwhile
+		runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
+	}
 	one := b.next()
 	if one == nil {
 		return
