@@ -7,6 +7,7 @@ package testredis
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -36,9 +37,9 @@ func (s *Server) AcceptReplicas() {
 // replicas runs a command that changes what replicas receive from this server.
 func (s *Server) replicas(command ...any) {
 	s.t.Helper()
-	if err := s.peek().Do(context.Background(), command...).Err(); err != nil {
-		s.t.Fatalf("change what replicas get: %v: %v", command, err)
-	}
+	Await(s.t, fmt.Sprintf("the server has run %v", command), atMost, func() bool {
+		return s.peek().Do(context.Background(), command...).Err() == nil // Sentinel closes connections when it changes roles
+	})
 }
 
 // Write sets key on this server, and returns how many replicas have confirmed this write, and all earlier ones,

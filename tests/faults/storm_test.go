@@ -12,6 +12,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -537,8 +538,15 @@ func (s *storm) lookAfter() {
 	}
 	// What waiters that have died asked for stays for a while: see note_wish in queue.lua.
 	within := max(stormTimeout+stormLease+stormFairLife, 4*record.FairLife) + locktest.Soon
+	try := func(w *stormWorker, wait time.Duration) (l stormLock, h *stormHold) {
+		for end := time.Now().Add(within); ; { // a replica may be about to connect again
+			if l, h = w.try(wait); h != nil || !errors.Is(w.err, ErrNotSynced) || time.Now().After(end) {
+				return l, h
+			}
+		}
+	}
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
-		l, h := fresh[0].try(within)
+		l, h := try(fresh[0], within)
 		if !assert.NotNil(s, h, "%v cannot be taken %v after the storm: %v", l.names, within, fresh[0].err) {
 			return
 		}
@@ -558,13 +566,13 @@ func (s *storm) lookAfter() {
 		next = time.Second
 	}
 	for i := range 20 {
-		l, h := fresh[i%2].try(next)
+		l, h := try(fresh[i%2], next)
 		if h != nil && i%5 == 0 { // a waiter gives up meanwhile
 			if _, other := fresh[(i+1)%2].try(50 * time.Millisecond); other != nil {
 				other.give()
 			}
 			h.give()
-			l, h = fresh[(i+1)%2].try(record.FairLife / 2)
+			l, h = try(fresh[(i+1)%2], record.FairLife/2)
 		}
 		if !assert.NotNil(s, h, "%v is refused, and is free: %v, %v", l.names, fresh[0].err, fresh[1].err) {
 			return
