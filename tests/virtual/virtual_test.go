@@ -58,6 +58,25 @@ func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
 	}
 }
 
+// Row 13: a TryLock whose subscription is never confirmed asks once more when its time is up, so that it does not
+// report a free lock as busy.
+func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
+	onVirtualLocks(t, func(v *locktest.Virtual, k locktest.FaultLock) {
+		const wait = 2 * time.Second
+		ctx := ContextWithOwner(ctx)
+		direct, _ := named(v, nil)
+		c, link := named(v, nil, WithPollInterval(time.Hour))
+		link.Set(func(c *bubble.Conditions) { c.Deaf = true })
+		held, waiting := k.Rival(direct, "l"), k.One(c, "l")
+		require.NoError(v, held.Lock(ctx))
+		time.AfterFunc(wait/2, func() { assert.NoError(v, held.Unlock(ctx)) })
+		ok, err := waiting.TryLock(ctx, wait, 0)
+		require.NoError(v, err)
+		require.True(v, ok, "the lock is free")
+		require.NoError(v, waiting.Unlock(ctx))
+	})
+}
+
 // hidden is embedded by a Redis client whose options nobody can read.
 type hidden = redis.UniversalClient
 
