@@ -113,9 +113,9 @@ func TestFaultAttemptRunsAfterItsRollback(t *testing.T) {
 		resent := b.Proxy.On(k.Takes, testredis.HoldRequest).Times(testredis.Always)
 		rolledBack := b.Proxy.On(firstOfEachField(k.RollsBack), testredis.DelayReply(0)).Times(testredis.Always)
 		again := b.Proxy.On(k.RollsBack, testredis.HoldRequest).Times(testredis.Always)
-		ctx, cancel := context.WithCancel(ctx)
+		canceled, cancel := context.WithCancel(ctx)
 		got := make(chan error, 1)
-		go func() { got <- l.Lock(ctx) }()
+		go func() { got <- l.Lock(canceled) }()
 		testredis.Await(b, "the requests are under way", locktest.Soon, func() bool { return asked.Count() >= k.Asks })
 		cancel()
 		b.MustBe(locktest.Await(b.Bench, "Lock comes back", got), context.Canceled)
@@ -126,13 +126,13 @@ func TestFaultAttemptRunsAfterItsRollback(t *testing.T) {
 		testredis.Await(b, "the late attempts have run", locktest.Soon, func() bool { return b.ScriptRuns() >= late })
 		b.FreeSoon() // a RedLock may have asked a node meanwhile, and rolls that back
 		next := k.Rival(b.Direct, b.LockName)
-		b.Must(next.Lock(context.Background()))
-		b.MustBe(l.Unlock(context.Background()), ErrNotHeld)
+		b.Must(next.Lock(ctx))
+		b.MustBe(l.Unlock(ctx), ErrNotHeld)
 		late = b.ScriptRuns() + again.Count()
 		again.Release()
 		testredis.Await(b, "the late rollbacks have run", locktest.Soon, func() bool { return b.ScriptRuns() >= late })
 		b.Holds(next, 1)
-		b.Must(next.Unlock(context.Background()))
+		b.Must(next.Unlock(ctx))
 	})
 }
 
