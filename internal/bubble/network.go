@@ -56,6 +56,7 @@ type Conditions struct {
 
 	Held    [2]bool // by Direction: nothing arrives until this ends
 	Refused bool    // new connections are refused
+	Deaf    bool    // nothing arrives on connections that subscribe, not even the confirmation
 	// Opaque makes new connections behave like those with TLS: go-redis does not see that one was closed before it
 	// uses it.
 	Opaque bool
@@ -275,6 +276,7 @@ func (c *conn) arrive(data []byte) {
 			return
 		}
 		c.unparsed = c.unparsed[n:]
+		c.mute = c.mute || c.link.is.Deaf && args[0] == "subscribe"
 		c.link.redis.enqueue(request{conn: c, args: args})
 	}
 }

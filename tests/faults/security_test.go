@@ -213,15 +213,27 @@ func (u use) all(one, rival locktest.LockMaker, name string) (err error) {
 			first, giveUp := within(me2, mine)
 			locktest.AwaitListener(u, mine, first)
 			got, _ := within(me, mine)
-			time.Sleep(100 * time.Millisecond)         // for the second attempt after the subscription
+			time.Sleep(100 * time.Millisecond) // for the second attempt after the subscription
+			rdb, place := inside.Of(u.other).Redis, ""
+			await := func(what string, cond func() bool) {
+				testredis.Await(u, what, locktest.ClusterSoon, func() bool { return cond() || len(got) > 0 || len(first) > 0 })
+			}
+			asked := func() bool { // in a place of the line, for the first time or again
+				old := place
+				place = rdb.HGet(ctx, record.LineKeys(name)[1], u.user.ID()).Val()
+				_, lines := mine.(*Lock)
+				return !lines || place != old
+			}
+			await("it has a place", asked)
 			if _, queues := mine.(*FairLock); queues { // the waiter that leaves has another one behind it
-				testredis.Await(u, "both are in the queue", locktest.ClusterSoon, func() bool {
-					n, _ := inside.Of(u.other).Redis.LLen(ctx, record.PrefixName("redisson_lock_queue", name)).Result()
-					return n == 2 || len(got) > 0 || len(first) > 0
+				await("both are in the queue", func() bool {
+					return rdb.LLen(ctx, record.PrefixName("redisson_lock_queue", name)).Val() == 2
 				})
 			}
 			giveUp()
-			if err := <-first; !errors.Is(err, context.Canceled) { // if it has the lock, they have lost it, and Unlock tells why
+			err := <-first
+			await("the next one asks with the same place", asked)
+			if !errors.Is(err, context.Canceled) { // if it has the lock, they have lost it, and Unlock tells why
 				return cmp.Or(err, theirs.Unlock(them), errors.New("two have the lock"))
 			}
 			if err := theirs.Unlock(them); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	. "github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/bubble"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
@@ -56,6 +57,87 @@ func TestTryLockAsksNotAgainAfterALateAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Row 13: a TryLock whose subscription is never confirmed asks once more when its time is up, so that it does not
+// report a free lock as busy.
+func TestFaultTryLockWithoutASubscriptionAsksOnceMore(t *testing.T) {
+	onVirtualLocks(t, func(v *locktest.Virtual, k locktest.FaultLock) {
+		const wait = 2 * time.Second
+		ctx := ContextWithOwner(ctx)
+		direct, _ := named(v, nil)
+		c, link := named(v, nil, WithPollInterval(time.Hour))
+		link.Set(func(c *bubble.Conditions) { c.Deaf = true })
+		held, waiting := k.Rival(direct, "l"), k.One(c, "l")
+		require.NoError(v, held.Lock(ctx))
+		time.AfterFunc(wait/2, func() { assert.NoError(v, held.Unlock(ctx)) })
+		ok, err := waiting.TryLock(ctx, wait, 0)
+		require.NoError(v, err)
+		require.True(v, ok, "the lock is free")
+		require.NoError(v, waiting.Unlock(ctx))
+	})
+}
+
+// An error that ends a wait names the goroutine or owner of this process that holds the lock.
+func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
+	read, write := locktest.NewReadLock, locktest.NewWriteLock
+	for kind, of := range map[string]struct {
+		holds, waits locktest.LockMaker
+		says         string
+	}{
+		"lock":                     {locktest.NewPlainLock, locktest.NewPlainLock, "%v of this process holds it"},
+		"fair":                     {locktest.NewFairLock, locktest.NewFairLock, "%v of this process holds it"},
+		"write behind write":       {write, write, "%v of this process holds it"},
+		"write behind read":        {read, write, "%v of this process holds the read lock"},
+		"read behind write":        {write, read, "%v of this process holds the write lock"},
+		"component of a MultiLock": {locktest.NewPlainLock, locktest.NewMultiLock, "%v of this process holds it"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+				c, _ := v.Client(0)
+				holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
+				held, awaited := of.holds(c, "l"), of.waits(c, "l")
+				require.NoError(v, held.Lock(holder))
+				deadline, cancel := context.WithTimeout(waiter, time.Second)
+				defer cancel()
+				err := awaited.Lock(deadline)
+				require.ErrorIs(v, err, context.DeadlineExceeded)
+				says := "context deadline exceeded: "
+				if kind == "component of a MultiLock" {
+					says += `"l": `
+				}
+				assert.Equal(
+					v,
+					fmt.Sprintf("relock: lock %s: %s"+of.says, send.ShortName(awaited.Name()), says, engine.OwnerOf(holder)),
+					err.Error(),
+				)
+				ok, err := awaited.TryLock(waiter, 500*time.Millisecond, 0)
+				assert.False(v, ok)
+				assert.NoError(v, err, "a held lock is no error of TryLock")
+				require.NoError(v, held.Unlock(holder))
+			})
+		})
+	}
+}
+
+// The error of a MultiLock names the lock that blocks it, even if one script acquires all of its locks.
+func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockThatBlocks(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, _ := v.Client(0)
+		other, _ := v.Client(0)
+		require.NoError(v, other.NewLock("l-2").LockLease(ctx, time.Minute))
+		deadline, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		err := c.NewMultiLock(c.NewLock("l-1"), c.NewLock("l-2"), c.NewFairLock("l-3")).Lock(deadline)
+		require.ErrorIs(v, err, context.DeadlineExceeded)
+		assert.Regexp(
+			v,
+			`^relock: lock "[^"]*": context deadline exceeded: "l-2": another process \(or Client\) holds it, and `+
+				`its lease expires in (5\d(\.\d)?|1m0)s$`,
+			err.Error(),
+		)
+		require.NoError(v, other.NewLock("l-2").Unlock(ctx))
+	})
 }
 
 // hidden is embedded by a Redis client whose options nobody can read.
