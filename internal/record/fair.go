@@ -9,11 +9,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var fair = func() kind {
-	k := scriptsOf("fair", "lock")
-	k.timeless, k.leaves = true, true
-	return k
-}()
+var fair = scriptsOf("fair", "lock")
 
 // A Fair is the record of a FairLock: the record of a Lock, and a queue with keys of its own. Its channel is the prefix of the
 // channels: the field of the waiter to be notified follows.
@@ -30,7 +26,7 @@ func NewFair(c *Client, t contract.Traits) *Fair {
 		LineKeys(key)[1],
 	)}
 	l.traits.Admission = contract.Uncoordinated
-	l.heartbeat = FairHeartbeat
+	l.heartbeat, l.timeless = FairHeartbeat, true
 	l.details = []any{send.Milliseconds(c.FairWait)}
 	l.forces = l.details
 	return l

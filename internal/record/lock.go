@@ -37,14 +37,14 @@ type Lock struct {
 	forces    []any         // arguments of forced releases before the channel
 	looks     []any         // the last arguments of Inspect
 	heartbeat time.Duration // how often a waiter makes an attempt, to keep the entry that it has in Redis; 0: it has none
+
+	alone    bool // the release can do its work with the first key alone
+	timeless bool // the release is not told how long the line may keep the lock
 }
 
 // A kind has the scripts of a lock type.
 type kind struct {
 	acquire, release, rename, renew, inspect, force *send.Script
-
-	timeless bool // the release is not told how long the line may keep the lock
-	leaves   bool // the release of a rollback also removes the entry that a waiter has left
 }
 
 // scriptsOf returns the kind whose scripts are called name_verb. Those that it has not are those of its family, of plain locks, or
@@ -95,9 +95,9 @@ func (l *Lock) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, er
 
 func (l *Lock) Release(r contract.Release) send.Call { return l.leave(r, false, "") }
 
-// RollBack sets the hold count back to what it was before the attempt.
+// RollBack sets the hold count back to what it was before the attempt, and removes the entry that a waiter has left.
 func (l *Lock) RollBack(a contract.Attempt) send.Call {
-	if l.leaves {
+	if l.heartbeat > 0 {
 		return l.leave(a.AsRelease(), true, a.Counterpart)
 	}
 	return l.Release(a.AsRelease())
@@ -110,7 +110,9 @@ func (l *Lock) leave(r contract.Release, undo bool, counterpart string) send.Cal
 	if !l.timeless {
 		args = append(args, send.Milliseconds(r.Share))
 	}
-	return l.call(l.release, upToDefaults(args, []any{r.HoldCount, r.Late, undo, counterpart}, 0, false, false, ""))
+	c := l.call(l.release, upToDefaults(args, []any{r.HoldCount, r.Late, undo, counterpart}, 0, false, false, ""))
+	c.Alone = l.alone
+	return c
 }
 
 func (l *Lock) Renew(field string, lease time.Duration, exact bool) send.Call {
