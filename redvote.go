@@ -88,9 +88,9 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		held, expired := nodeHold{guard: ended{owned}}, true
+		guard, expired := context.Context(ended{owned}), true
 		defer func() { // also if the guard of a Locker of the user ends the goroutine
-			if expired || !v.note(i, held) {
+			if expired || !v.note(i, guard) {
 				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 			}
 		}()
@@ -98,30 +98,17 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 			v.changed()
 			return ErrLockLost
 		}
-		var err error
-		held, err = v.watched(owned, i)
+		if before := v.now().nodes[i].guard; before != nil { // each guard of a MultiLock costs memory until it ends
+			guard = before
+			return nil
+		}
+		made, err := n.Guard(owned)
+		if err == nil {
+			context.AfterFunc(made, func() { v.lock.client.engine().Spawn(v.changed) })
+			guard = made
+		}
 		return err
 	}
-}
-
-// watched returns the hold that v has at node i, or a new one, whose guard calls changed when it ends: each guard of a
-// MultiLock costs memory until it ends.
-func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
-	n := v.lock.nodes[i]
-	if held := v.now().nodes[i]; held.guard != nil {
-		return held, nil
-	}
-	held := nodeHold{guard: ended{ctx}}
-	err := send.CatchPanic(func() error { // the node, and its guard, may be code of the user
-		guard, err := n.Guard(ctx)
-		if err != nil {
-			return err
-		}
-		context.AfterFunc(guard, func() { v.lock.client.engine().Spawn(v.changed) })
-		held.guard = guard
-		return nil
-	})
-	return held, err
 }
 
 // in returns a copy of ctx for the calls of v to nodes, which is not canceled with ctx.
@@ -226,15 +213,14 @@ func (v *redVote) begins() bool {
 }
 
 // note records a grant of a node, and reports whether it is still needed.
-func (v *redVote) note(i int, held nodeHold) (wanted bool) {
+func (v *redVote) note(i int, guard context.Context) (wanted bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := &v.nodes[i]
 	if n.count >= v.count {
 		return false
 	}
-	held.count = n.count + 1
-	*n = held
+	*n = nodeHold{n.count + 1, guard}
 	return true
 }
 
