@@ -151,19 +151,13 @@ func (l Leader) leadsAs(other Leader) bool {
 //
 // In an election with [MinHold] a leader that has resigned early is returned until that time has passed: its key stays
 // in Redis, where it looks like that of a working leader, and no other process can be elected meanwhile.
-func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
-	leader, err := e.look(ctx)
-	return leader, !leader.Vacant(), err
-}
-
-// look implements Leader. The zero Leader means that there is none.
-func (e *Election) look(ctx context.Context) (Leader, error) {
+func (e *Election) Leader(ctx context.Context) (leader Leader, ok bool, err error) {
 	i, err := e.lock.client.Inspect(ctx, e.Name())
 	if err != nil || len(i.Holders) == 0 {
-		return Leader{}, err
+		return Leader{}, false, err
 	}
 	h := i.Holders[0]
-	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Token: i.Token}, nil
+	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Token: i.Token}, true, nil
 }
 
 // Observe returns a sequence of leaders: the current one, and then one element for each change. The zero [Leader] means
@@ -186,7 +180,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		var last Leader
 		known, failing := false, false
 		for {
-			leader, err := e.look(ctx)
+			leader, _, err := e.Leader(ctx)
 			switch {
 			case ctx != nil && ctx.Err() != nil:
 				return

@@ -93,7 +93,10 @@ func (g *gathering) gather() (progress, error) {
 		case g.request.Wait == 0, out == late && vain >= engine.MostAsked:
 			return out, err
 		case out == lost, out == late:
-			err = g.pause(err)
+			why := g.client.engine().UntilShutdown(g.ctx, g.request.AnswerBy).Sleep(nil, nil, nil, vainPause)
+			if why != errTimeUp {
+				err = why
+			}
 		case out == acquired && first >= 0:
 			vain = 0
 		default:
@@ -122,15 +125,6 @@ func (g *gathering) pass() (first int, out progress, err error) {
 		out, err = g.await(first, asked)
 	}
 	return first, out, err
-}
-
-// pause sleeps before the call tries again because of why. It returns an error if the wait of the caller ends before that.
-func (g *gathering) pause(why error) error {
-	err := g.client.engine().UntilShutdown(g.ctx, g.request.AnswerBy).Sleep(nil, nil, nil, vainPause)
-	if err == errTimeUp {
-		return why
-	}
-	return err
 }
 
 // those returns the parts that are so.

@@ -99,18 +99,20 @@ func (p *reader) hash(fields any, token string) {
 	}
 	var err error
 	if p.Token, err = strconv.ParseInt(cmp.Or(token, "0"), 10, 64); err != nil {
-		counter := record.TokenKey(p.key)
-		p.err = cmp.Or(p.err, send.NotALock(
-			counter, "the key "+shortName(counter)+" holds a token counter that is not a number", nil))
+		p.refuse(record.TokenKey(p.key), "a token counter that is not a number")
 	}
 }
 
 // need notes that no lock writes this field, unless it is good.
 func (p *reader) need(good bool, field string) {
 	if !good {
-		p.err = cmp.Or(p.err, send.NotALock(
-			p.key, "the key "+shortName(p.key)+" holds a hash that is not a lock (field "+shortName(field)+")", nil))
+		p.refuse(p.key, "a hash that is not a lock (field "+shortName(field)+")")
 	}
+}
+
+// refuse notes that a key holds what no lock writes.
+func (p *reader) refuse(key, what string) {
+	p.err = cmp.Or(p.err, send.NotALock(key, "the key "+shortName(key)+" holds "+what, nil))
 }
 
 // lines reads who waits for a lock that is no semaphore, and finds out its type.
