@@ -341,7 +341,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 	first := keys[0]
 	if c.in().servers.RoutesBySlot() {
 		// A release is announced only in the shard of the lock.
-		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
+		for _, key := range append([]string{record.PrefixName("redisson_lock__channel", first)}, keys...) {
 			if route.SlotPart(key) != route.SlotPart(first) {
 				return invalid(
 					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +

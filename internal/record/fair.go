@@ -43,7 +43,7 @@ func (l *Fair) Channel(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
-	return l.announce + a.Field
+	return l.told.(string) + a.Field
 }
 
 // Grants returns the channel of all waiters of this Client: see internal/lua/queue.lua.
@@ -51,7 +51,7 @@ func (l *Fair) Grants(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
-	return l.announce + "client:" + l.client.ID
+	return l.told.(string) + "client:" + l.client.ID
 }
 
 func (l *Fair) Acquire(a contract.Attempt) send.Call {

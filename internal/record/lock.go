@@ -29,8 +29,7 @@ type Lock struct {
 	held   []string // the key that has the holds
 	line   string   // the key that has the tombstones
 
-	announce string // the channel
-	told     any    // the same, as an argument
+	told     any    // the channel, as an argument
 	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
 
 	details   []any         // arguments of releases before the channel
@@ -67,7 +66,7 @@ func newLock(c *Client, k kind, t contract.Traits, announce string, line int, ke
 	t.ID.Name = keys[0]
 	return Lock{
 		kind: k, traits: t, client: c, keys: keys, words: send.Words(keys), held: keys[:1], line: keys[line],
-		announce: announce, told: announce, granting: announce + ":" + c.ID,
+		told: announce, granting: announce + ":" + c.ID,
 	}
 }
 
@@ -81,7 +80,7 @@ func (*Lock) BusyText(ttl, left, ago time.Duration) string {
 	return contract.BusyText(ttl, left, ago)
 }
 
-func (l *Lock) Channel(contract.Attempt) string { return l.announce }
+func (l *Lock) Channel(contract.Attempt) string { return l.told.(string) }
 
 func (l *Lock) Grants(contract.Attempt) string { return l.granting }
 
