@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,15 +96,16 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	in.wire = record.Client{
 		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
 	}
-	in.engine = engine.New(c.config(in.wire.ID, o, in.servers), in.servers.Sending(o.synced))
+	in.engine = engine.New(c.config(o), in.servers.Sending(o.synced))
 	return c, nil
 }
 
-// config returns the configuration of the engine of c, which has the given id.
-func (c *Client) config(id string, o options, servers *route.Servers) engine.Config {
-	log := calmLogger(o.logger, &c.in().userCalls)
+// config returns the configuration of the engine of c.
+func (c *Client) config(o options) engine.Config {
+	in, id := c.in(), c.wire().ID
+	log := calmLogger(o.logger, &in.userCalls)
 	reported := &userEvents{log: log, observer: o.observer}
-	reported.calls, reported.tell = &c.in().userCalls, func(panicked any, stack []byte) {
+	reported.calls, reported.tell = &in.userCalls, func(panicked any, stack []byte) {
 		log.Error("relock: the Observer has panicked; its further panics are not logged",
 			"panic", fmt.Sprint(panicked), "stack", string(stack))
 	}
@@ -114,11 +117,11 @@ func (c *Client) config(id string, o options, servers *route.Servers) engine.Con
 		HoldWarning: o.holdWarning, WaitWarning: o.waitWarning, Holder: c.describeHolder,
 		OnDifference: c.reportPermits,
 
-		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.in().userCalls.Load,
+		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: in.userCalls.Load,
 
 		Renewer: askRenewals,
 		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
-		Servers: servers, Group: servers.Group,
+		Servers: in.servers, Group: in.servers.Group,
 
 		Channel: record.ClientKey(id), Tell: c.tell,
 	}
@@ -146,18 +149,19 @@ type Slowest struct {
 // meant to be called from time to time, for gauges. A type that no owner holds, or that no caller waits for, is not in
 // the map. The terms of an [Election] and its candidates are left out. Both maps are empty after Close.
 func (c *Client) Slowest() Slowest {
-	s := Slowest{make(map[LockType]time.Duration), make(map[LockType]time.Duration)}
-	if c == nil {
-		return s
+	var holds, waits map[string]time.Duration
+	if c != nil {
+		holds, waits = c.engine().Slowest()
 	}
-	holds, waits := c.engine().Slowest()
-	for kind, age := range holds {
-		s.Hold[LockType(kind)] = age
+	return Slowest{byType(holds), byType(waits)}
+}
+
+func byType(all map[string]time.Duration) map[LockType]time.Duration {
+	typed := make(map[LockType]time.Duration)
+	for kind, d := range all {
+		typed[LockType(kind)] = d
 	}
-	for kind, waited := range waits {
-		s.Wait[LockType(kind)] = waited
-	}
-	return s
+	return typed
 }
 
 // ForceUnlock releases the lock that i describes, if the holders that i shows still hold it, and reports whether it has
@@ -170,21 +174,22 @@ func (c *Client) Slowest() Slowest {
 // of a holder lose the lock with it. If i has no holders, ForceUnlock sends no request. The request is sent once
 // for each half of a read/write lock, and is not retried if its answer is lost.
 func (c *Client) ForceUnlock(ctx context.Context, i Inspection) (freed bool, err error) {
-	seen := make(map[bool][]string) // the fields of writers, and those of all others
+	seen := make(map[LockType][]string)
 	for _, h := range i.Holders {
-		seen[h.Write] = append(seen[h.Write], h.record())
+		kind := i.Type
+		if kind == TypeReadWrite {
+			kind = TypeRead
+		}
+		if h.Write {
+			kind = TypeWrite
+		}
+		seen[kind] = append(seen[kind], h.record())
 	}
-	kind := i.Type
-	if kind == TypeReadWrite { // no other owner can acquire the lock while there is a writer
-		kind = TypeRead
-	}
-	if len(seen[false]) > 0 {
-		freed, err = cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[false]...)
-	}
-	if len(seen[true]) > 0 && err == nil {
-		var wrote bool
-		wrote, err = c.newLock(TypeWrite, i.Name, 1).forceSeen(ctx, seen[true]...)
-		freed = freed || wrote
+	for _, kind := range slices.Sorted(maps.Keys(seen)) { // no other owner can acquire the lock while there is a writer
+		was, e := cmp.Or(c.newLock(kind, i.Name, 1), &c.NewLock(i.Name).handle).forceSeen(ctx, seen[kind]...)
+		if freed, err = freed || was, e; err != nil {
+			break
+		}
 	}
 	return freed, err
 }

@@ -167,10 +167,10 @@ func numberOf(field string) uint64 {
 // isDetached reports whether c has been detached.
 func (c Contender) isDetached() bool { return c.Client != "" && c.Owner == engine.NoOwner.String() }
 
-// hideNumber replaces the number of a detached hold in its Field, because it attaches the hold, by a checksum, which
-// tells this hold from others. Very many numbers have the same checksum.
+// hideNumber finds out whether the hold is detached. It replaces the number in the Field of such a hold, because it
+// attaches the hold, by a checksum, which tells this hold from others. Very many numbers have the same checksum.
 func (h *Holder) hideNumber() {
-	if !h.Detached {
+	if h.Detached = h.isDetached(); !h.Detached {
 		return
 	}
 	field := h.Field

@@ -92,31 +92,14 @@ func doHeld(
 		if !ok {
 			return false, err
 		}
-		guarded, err := guardHeld(ctx, l)
-		if err == nil {
-			return true, callHeld(ctx, guarded, l, call, fn)
-		}
-		if unlocked := l.Unlock(ctx); !lostUnused(err) || asked == engine.MostAsked {
-			return false, outcome(err, err, unlocked, false)
+		ran, cause, err := callHeld(ctx, l, call, fn)
+		if ran || !lostUnused(cause) || asked == engine.MostAsked {
+			return ran, err
 		}
 		if r.Wait > 0 {
 			r.Wait = max(0, wait-time.Since(began))
 		}
 	}
-}
-
-// guardHeld calls Guard for a caller that has just acquired l. If code of the user panics meanwhile, or ends the
-// goroutine, it releases l.
-func guardHeld(ctx context.Context, l *handle) (guarded context.Context, err error) {
-	returned := false
-	defer func() {
-		if !returned {
-			_ = l.Unlock(context.WithoutCancel(ctx))
-		}
-	}()
-	guarded, err = l.Guard(ctx)
-	returned = true
-	return guarded, err
 }
 
 // lostUnused reports whether err, the error of a hold whose function was not called, is a loss after which the lock is
@@ -125,26 +108,31 @@ func lostUnused(err error) bool {
 	return errors.Is(err, ErrLockLost) && !errors.Is(err, engine.ErrLate)
 }
 
-// callHeld calls fn, for the method op of l, with a context that ends with guarded and with the call. Then it releases
-// the hold that ctx leads to, even if fn panics, and returns the outcome.
+// callHeld calls fn, for the method op of l, with a context that ends with the hold that ctx leads to, and with the call.
+// Then it releases the hold, also if code of the user panics, and returns the outcome. cause is why the context of fn
+// has ended before, or why there is none, and fn was not called.
 func callHeld(
-	ctx, guarded context.Context,
+	ctx context.Context,
 	l *handle,
 	op string,
 	fn func(ctx context.Context) error,
-) (err error) {
-	var cause error
+) (ran bool, cause, err error) {
 	defer func() {
 		// This also runs if fn panics: then err is dropped, and the panic continues.
-		err = outcome(err, cause, l.Unlock(ctx), l.isMany())
+		err = outcome(err, cause, l.Unlock(ctx), ran && l.isMany())
 	}()
+	guarded, err := l.Guard(ctx)
+	if err != nil {
+		return false, err, err
+	}
 	within, end := guard.NewCall(guarded)
 	defer end()
+	ran = true
 	err = fn(within)
 	if cause = context.Cause(within); isClosing(cause) {
 		cause = l.fail(op, cause)
 	}
-	return err
+	return ran, cause, err
 }
 
 // outcome returns the error of a call that has held a lock: err, the error of its function, joined with released, that

@@ -17,16 +17,13 @@ import (
 // An Election chooses a leader among processes. It is a fenced [Lock] of the same name: the leader holds the lock, and
 // its lease is renewed automatically. If a leader crashes, another candidate is elected when its lease has expired. An
 // Election may be used by any number of goroutines at once.
-type Election struct {
-	client *Client
-	lock   Lock
-}
+type Election struct{ lock Lock }
 
 // NewElection returns the election with the given name. The options are those of the lock; Fenced is implied.
 // NewElection sends no request. A name or an option that is not valid is reported by the methods of the election, as
 // ErrInvalid. A Lock with the same name and the leader exclude each other; create such a Lock with Fenced, too.
 func (c *Client) NewElection(name string, opts ...LockOption) *Election {
-	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), ofElection)...)}
+	return &Election{*c.NewLock(name, append(slices.Clone(opts), ofElection)...)}
 }
 
 // Name returns the name of the election, without the prefix of [WithKeyPrefix]. It is the name of its lock.
@@ -154,19 +151,13 @@ func (l Leader) leadsAs(other Leader) bool {
 //
 // In an election with [MinHold] a leader that has resigned early is returned until that time has passed: its key stays
 // in Redis, where it looks like that of a working leader, and no other process can be elected meanwhile.
-func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
-	leader, err := e.look(ctx)
-	return leader, !leader.Vacant(), err
-}
-
-// look implements Leader. The zero Leader means that there is none.
-func (e *Election) look(ctx context.Context) (Leader, error) {
-	i, err := e.client.Inspect(ctx, e.Name())
+func (e *Election) Leader(ctx context.Context) (leader Leader, ok bool, err error) {
+	i, err := e.lock.client.Inspect(ctx, e.Name())
 	if err != nil || len(i.Holders) == 0 {
-		return Leader{}, err
+		return Leader{}, false, err
 	}
 	h := i.Holders[0]
-	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Token: i.Token}, nil
+	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Token: i.Token}, true, nil
 }
 
 // Observe returns a sequence of leaders: the current one, and then one element for each change. The zero [Leader] means
@@ -189,7 +180,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		var last Leader
 		known, failing := false, false
 		for {
-			leader, err := e.look(ctx)
+			leader, _, err := e.Leader(ctx)
 			switch {
 			case ctx != nil && ctx.Err() != nil:
 				return
@@ -204,7 +195,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 			}
-			_ = e.client.engine().Pause(ctx, e.client.engine().PollDelay(-1)) // if it is cut short, the next look returns why
+			_ = e.lock.client.engine().Pause(ctx, e.lock.client.engine().PollDelay(-1)) // if it is cut short, the next look returns why
 		}
 	}
 }

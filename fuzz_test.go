@@ -28,7 +28,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/inspect"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
@@ -250,7 +249,7 @@ func (p *tape) records() any {
 		return append(score(), score()[1], since, int64(p.pick(3)-1))
 	}
 	answer := []any{
-		p.integer() % inspect.LatestTime, p.integer(),
+		p.integer() % latestTime, p.integer(),
 		list(func() []any { return []any{field(), value(), p.integer()} }),
 		[]string{"", "1795263771220007", value()}[p.pick(3)],
 		"", []any{},
@@ -324,29 +323,24 @@ func FuzzInspect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := tape(data)
 		answer := p.records()
-		r, err := inspect.Parse(answer)
+		i, err := readInspection("x", answer)
 		testredis.CheckText(t, err)
 		if err != nil {
-			assert.ErrorIs(t, err, send.ErrReply)
+			assert.True(t, errors.Is(err, ErrNotALock) || errors.Is(err, send.ErrReply), "%v", err)
 			assert.False(t, transient(err), "%v", err)
 			return
 		}
-		fields := len(r.Entries)
-		if r.Free != "" {
+		parts, r := answer.([]any), new(reader)
+		assert.Equal(t, parts[4] != "", i.Type == TypeSemaphore)
+		fields := len(parts[2].([]any)) / 3
+		if i.Type == TypeSemaphore {
 			fields = 0
-			for _, p := range r.Permits {
-				if p.Ends > r.Now {
+			for e := range r.tuples(parts[5], 2) {
+				if r.score(e[1]) > i.At.UnixMilli() {
 					fields++
 				}
 			}
 		}
-		i, err := inspection(&r)
-		testredis.CheckText(t, err)
-		if err != nil {
-			assert.True(t, errors.Is(err, ErrNotALock) || r.Free != "" && errors.Is(err, send.ErrReply), "%v", err)
-			return
-		}
-		assert.Equal(t, r.Free != "", i.Type == TypeSemaphore)
 		if i.Mode != "" {
 			fields--
 		}
@@ -496,10 +490,10 @@ func FuzzDurations(f *testing.F) {
 			assert.Less(t, got, d, "trust of a lease")
 			assert.LessOrEqual(t, got, 100*365*24*time.Hour, "trust of a lease of %v", d)
 		}
-		lease, err := leaseRequest(d)
+		err := (&handle{bad: io.EOF}).LockLease(context.Background(), d)
 		testredis.CheckText(t, err)
-		assert.Equal(t, err == nil, send.Milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
-		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
+		assert.Equal(t, d >= time.Millisecond, errors.Is(err, io.EOF), "LockLease(%v): %v", d, err)
+		assert.Equal(t, d < time.Millisecond, errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
 			_, err := tryRequest(r.wait, r.lease)
 			bad := r.wait < 0 || r.lease != 0 && r.lease < time.Millisecond
@@ -535,12 +529,12 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 		list("f", "", "0", "0", int64(-1), "g", "", "9e15", "99999999999999999", int64(2)),
 		list("f", "1.5e3", "g", "-inf"),
 	)
-	good := slices.Concat(list(int64(1), int64(2), list("f", "1", int64(2)), "", "", list("f", "1.5e3")), queue, none, none)
-	r, err := inspect.Parse(good)
+	good := slices.Concat(list(int64(1), int64(2), list("5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:7:1", "1", int64(2)), "", "", list("f", "1.5e3")), queue, none, none)
+	i, err := readInspection("x", good)
 	require.NoError(t, err)
-	assert.Len(t, r.Entries, 1)
-	require.Len(t, r.Waiters, 2)
-	f, g := waiterOf(r.Waiters[0]), waiterOf(r.Waiters[1])
+	assert.Len(t, i.Holders, 1)
+	require.Len(t, i.Waiters, 2)
+	f, g := i.Waiters[0], i.Waiters[1]
 	assert.EqualValues(t, 1500, f.Deadline.UnixMilli())
 	assert.True(t, f.AliveUntil.IsZero())
 	assert.True(t, f.Since.IsZero())
@@ -549,9 +543,8 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.Equal(t, 9999, g.AliveUntil.UTC().Year())
 	assert.Equal(t, 9999, g.Since.UTC().Year())
 	assert.Equal(t, ReachableYes, g.Reachable)
-	assert.EqualValues(t, 1500, r.Permits[0].Ends)
 	for _, bad := range []any{nil, int64(1), "", list(), good[:14]} {
-		_, err := inspect.Parse(bad)
+		_, err := readInspection("x", bad)
 		assert.ErrorIs(t, err, send.ErrReply, "%v", bad)
 	}
 	for i := range 9 { // those of a fair lock
@@ -559,7 +552,10 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 			list(list())} {
 			bad := slices.Clone(good)
 			bad[i] = part
-			_, err := inspect.Parse(bad)
+			if i == 5 {
+				bad[4] = "1"
+			}
+			_, err := readInspection("x", bad)
 			assert.ErrorIs(t, err, send.ErrReply, "part %d: %v", i, part)
 		}
 	}
@@ -614,9 +610,11 @@ func TestAddressesTellServersApart(t *testing.T) {
 				}
 				t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
 			}
+			members, err := membersOf(new(Client), locks)
+			require.NoError(t, err)
 			for i := range 2 { // as they are, and embedded
-				assert.Equal(t, c.told, memberOf(locks[i]).server != "")
-				assert.Equal(t, memberOf(locks[i]).server, memberOf(locks[2+i]).server)
+				assert.Equal(t, c.told, members[i].server != "")
+				assert.Equal(t, members[i].server, members[2+i].server)
 			}
 		})
 	}

@@ -57,10 +57,8 @@ var (
 // A gathering is one call that acquires all locks of a MultiLock.
 type gathering struct {
 	*multi
-	ctx      context.Context // of the caller, with its owner; it ends with the Client of the MultiLock, too
-	guarding context.Context // the parent of all guards; it ends with the call
-	request  engine.Request
-	deadline time.Time // zero: there is none
+	ctx     context.Context // of the caller, with its owner; it ends with the call, and with the Clients, too
+	request engine.Request  // its AnswerBy is the end of the wait, zero: there is none
 
 	parts    []*part // in the order in which this call acquires them
 	patience time.Duration
@@ -85,19 +83,6 @@ const (
 	late              // too little is left of an explicit lease, because of the error: the call may try again
 )
 
-// run acquires all locks, or none.
-func (g *gathering) run() (bool, error) {
-	out, err := g.gather()
-	if out == acquired {
-		return true, nil
-	}
-	err = g.giveBack(g.parts, err)
-	for _, p := range g.parts {
-		p.report.Drop()
-	}
-	return false, err
-}
-
 // gather acquires all locks. If it does not, some of them may be held.
 func (g *gathering) gather() (progress, error) {
 	for vain := 1; ; vain++ {
@@ -108,7 +93,10 @@ func (g *gathering) gather() (progress, error) {
 		case g.request.Wait == 0, out == late && vain >= engine.MostAsked:
 			return out, err
 		case out == lost, out == late:
-			err = g.pause(err)
+			why := g.client.engine().UntilShutdown(g.ctx, g.request.AnswerBy).Sleep(nil, nil, nil, vainPause)
+			if why != errTimeUp {
+				err = why
+			}
 		case out == acquired && first >= 0:
 			vain = 0
 		default:
@@ -139,15 +127,6 @@ func (g *gathering) pass() (first int, out progress, err error) {
 	return first, out, err
 }
 
-// pause sleeps before the call tries again because of why. It returns an error if the wait of the caller ends before that.
-func (g *gathering) pause(why error) error {
-	err := g.client.engine().UntilShutdown(g.ctx, g.deadline).Sleep(nil, nil, nil, vainPause)
-	if err == errTimeUp {
-		return why
-	}
-	return err
-}
-
 // those returns the parts that are so.
 func those(parts []*part, so func(p *part) bool) (some []*part) {
 	for _, p := range parts {
@@ -167,7 +146,10 @@ func (g *gathering) missing() int {
 // that another attempt must not repeat, or the reason why the call ends.
 func (g *gathering) askAll() error {
 	r := g.request
-	r.Wait, r.AnswerBy = 0, g.deadline
+	if r.Wait == 0 {
+		r.AnswerBy = time.Time{} // the patience of each lock
+	}
+	r.Wait = 0
 	asked := those(g.parts, func(p *part) bool { return !p.held })
 	if len(asked) < len(g.parts) && g.isOver(send.MinWait/2) {
 		return nil // if the last attempt of the wait was granted, the rest has been asked for once more
@@ -203,7 +185,7 @@ func isFinal(err error) bool {
 
 // isOver reports whether the wait of the caller has been over for that long.
 func (g *gathering) isOver(long time.Duration) bool {
-	return !g.deadline.IsZero() && time.Since(g.deadline) >= long
+	return !g.request.AnswerBy.IsZero() && time.Since(g.request.AnswerBy) >= long
 }
 
 // inOrder gives back what the call holds, and asks for one lock after the other, without waiting.
@@ -211,10 +193,8 @@ func (g *gathering) inOrder() (progress, error) {
 	if err := g.giveBack(g.parts, nil); err != nil {
 		return busy, err
 	}
-	r := g.request
-	r.AnswerBy = g.answersBy()
 	for _, p := range g.parts {
-		if out, err := g.acquire(p, r); out != acquired {
+		if out, err := g.acquire(p, g.request); out != acquired {
 			p.tellFailure()
 			return out, err
 		}
@@ -232,8 +212,8 @@ func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 		return busy, nil
 	}
 	r := g.request
-	if !g.deadline.IsZero() {
-		r.Wait, r.AnswerBy = max(0, time.Until(g.deadline)), g.deadline
+	if r.Wait > 0 {
+		r.Wait = max(0, time.Until(r.AnswerBy))
 	}
 	defer g.meanwhile(i)()
 	found := p.found
@@ -352,7 +332,7 @@ func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 		return busy, err
 	}
 	p.held, p.guard = true, ended{g.ctx} // also if Guard ends the goroutine
-	guard, err := p.Guard(g.guarding)
+	guard, err := p.Guard(g.ctx)
 	switch {
 	case err == nil:
 		p.guard = guard
@@ -378,14 +358,15 @@ func (g *gathering) lost() []*part {
 	return those(g.parts, func(p *part) bool { return p.held && p.guard.Err() != nil })
 }
 
-// late returns the locks of which too little is left of the explicit lease.
-func (g *gathering) late() []*part {
+// late returns the locks of which too little is left of the explicit lease; or which have the lease that the owner had
+// before, because of why.
+func (g *gathering) late(why error) []*part {
+	whole := lease.Validity(g.request.Lease)
 	return those(g.parts, func(p *part) bool {
-		left, whole := time.Until(g.validUntil(p)), lease.Validity(g.request.Lease)
 		if g.request.Lease == 0 {
-			return p.report.Kept && !lease.EnoughValidityLeft(left, lease.Validity(p.longest()), true)
+			return p.report.Kept && why != nil
 		}
-		return whole > 0 && !lease.Suffices(left, whole, false)
+		return whole > 0 && !lease.Suffices(time.Until(g.validUntil(p)), whole, false)
 	})
 }
 
@@ -393,11 +374,6 @@ func (g *gathering) late() []*part {
 func (g *gathering) endsApart() bool {
 	last := g.validUntil(g.parts...).Add(lease.Validity(g.request.Lease) / 50)
 	return slices.ContainsFunc(g.parts, func(p *part) bool { return g.validUntil(p).After(last) })
-}
-
-// longest returns the lease that p has if it is renewed.
-func (p *part) longest() time.Duration {
-	return p.in.lock.Traits().Limits.Cut(p.in.client.engine().WatchdogTimeout)
 }
 
 // complete ends a call that holds all locks. apart is set if it has not acquired all of them at the same time: then the
@@ -420,7 +396,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	if len(g.lost()) > 0 {
 		return lost, errNotLasting
 	}
-	if some := g.late(); len(some) > 0 && (together || kept) {
+	if some := g.late(why); len(some) > 0 && (together || kept) {
 		_ = g.giveBack(some, nil)
 		return late, cmp.Or(why, errAllLate)
 	}
@@ -456,17 +432,9 @@ func (g *gathering) validUntil(held ...*part) time.Time {
 	return end
 }
 
-// answersBy returns the time until which the caller waits for answers from now on, or zero if there is no limit.
-func (g *gathering) answersBy() time.Time {
-	if g.deadline.IsZero() && g.request.Wait == 0 {
-		return time.Now().Add(g.client.engine().Patience())
-	}
-	return g.deadline
-}
-
 // limited returns the context for requests that the caller is to wait for no longer than it waits for answers.
 func (g *gathering) limited() (context.Context, context.CancelFunc) {
-	if by := g.answersBy(); !by.IsZero() {
+	if by := g.request.AnswerBy; !by.IsZero() {
 		return context.WithDeadline(g.ctx, by.Add(send.MinWait))
 	}
 	return g.ctx, func() {}
@@ -522,7 +490,7 @@ func (g *gathering) giveBack(parts []*part, why error) error {
 	if r == nil {
 		return why
 	}
-	by, least := g.answersBy(), send.MinWait
+	by, least := g.request.AnswerBy, send.MinWait
 	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(r.done, nil, nil, 0) != nil {
 		if !by.IsZero() {
 			least = max(time.Millisecond, min(least, time.Until(by)+send.MinWait)) // the hold counts are lowered by then

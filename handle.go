@@ -78,11 +78,10 @@ func (h *handle) Lock(ctx context.Context) error {
 // arrives, LockLease asks again, and the lease counts from the last request. From the second answer on, more than a
 // quarter of the lease is enough. If five answers leave less, LockLease returns ErrLockLost.
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
-	r, err := leaseRequest(lease)
-	if err != nil {
-		return h.fail("lock", err)
+	if lease < time.Millisecond {
+		return h.fail("lock", invalid("lease %v is too short: it must be at least 1ms", lease))
 	}
-	_, err = h.acquire(ctx, "lock", r)
+	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1, Lease: lease})
 	return err
 }
 
@@ -104,14 +103,6 @@ func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, 
 		return false, h.fail("trylock", err)
 	}
 	return h.acquire(ctx, "trylock", r)
-}
-
-// leaseRequest returns the request of LockLease.
-func leaseRequest(lease time.Duration) (engine.Request, error) {
-	if lease < time.Millisecond {
-		return engine.Request{}, invalid("lease %v is too short: it must be at least 1ms", lease)
-	}
-	return engine.Request{Wait: -1, Lease: lease}, nil
 }
 
 // tryRequest returns the request of TryLock.
@@ -350,7 +341,7 @@ func checkKeys(c *Client, name string, keys []string) error {
 	first := keys[0]
 	if c.in().servers.RoutesBySlot() {
 		// A release is announced only in the shard of the lock.
-		for _, key := range append(keys[1:len(keys):len(keys)], record.PrefixName("redisson_lock__channel", first)) {
+		for _, key := range append([]string{record.PrefixName("redisson_lock__channel", first)}, keys...) {
 			if route.SlotPart(key) != route.SlotPart(first) {
 				return invalid(
 					"the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without " +

@@ -9,15 +9,11 @@ package relock
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/relock-go/relock/internal/inspect"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // An Inspection is the state of a lock in Redis at one moment: see [Client.Inspect].
@@ -176,7 +172,7 @@ const (
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
 // after Close. The Redis user needs permission for GET and for the keys in docs/security.md.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
-	what := inspect.Call(c.wire(), name)
+	what := record.Inspect(c.wire(), name)
 	err := checkKeys(c, name, what.Keys)
 	if err == nil && ctx == nil {
 		err = errNilContext
@@ -193,209 +189,15 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine().AskLong(ctx, what)
+	answer, key := c.engine().AskLong(ctx, what), what.Keys[0]
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
-	r, err := inspect.Parse(answer.Value)
-	if err != nil {
-		return Inspection{}, err
-	}
-	r.Name = what.Keys[0]
-	i, err := inspection(&r)
+	i, err := readInspection(key, answer.Value)
 	for _, h := range i.Holders {
 		if h.Client == c.ID() {
-			i.Token = cmp.Or(c.engine().HeldToken(r.Name, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
+			i.Token = cmp.Or(c.engine().HeldToken(key, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
 		}
 	}
 	return i, err
-}
-
-// inspection reads what Redis has of a lock.
-func inspection(r *inspect.Lock) (Inspection, error) {
-	i := Inspection{
-		At: time.UnixMilli(r.Now), TTL: leaseLeft(r.TTL),
-		Waiting: int(r.Waiting), More: r.Waiting > int64(len(r.Waiters)),
-	}
-	for _, w := range r.Waiters {
-		i.Waiters = append(i.Waiters, waiterOf(w))
-		if w.Listeners == 0 {
-			i.Gone++
-		}
-	}
-	if r.Free != "" {
-		return semaphoreOf(r, i)
-	}
-	if r.Token != "" {
-		var err error
-		if i.Token, err = strconv.ParseInt(r.Token, 10, 64); err != nil {
-			return Inspection{}, send.NotALock(
-				record.TokenKey(r.Name),
-				"the key "+shortName(record.TokenKey(r.Name))+" holds a token counter that is not a number",
-				nil,
-			)
-		}
-	}
-	if at := slices.IndexFunc(r.Entries, func(e inspect.Entry) bool { return e.Field == "mode" }); at >= 0 {
-		i.Mode = r.Entries[at].Value
-		if i.Mode != "read" && i.Mode != "write" {
-			return Inspection{}, r.NotALock("mode")
-		}
-		r.Entries = slices.Delete(r.Entries, at, at+1)
-	}
-	i.Type = typeOf(r, i)
-	if i.Mode == "" && len(r.Entries) > 1 { // a lock without a mode has one holder
-		return Inspection{}, r.NotALock(r.Entries[0].Field)
-	}
-	for _, e := range r.Entries {
-		h, ok := holderOf(e, i.Type)
-		if !ok {
-			return Inspection{}, r.NotALock(e.Field)
-		}
-		h.hideNumber()
-		i.Holders = append(i.Holders, h)
-	}
-	slices.SortFunc(i.Holders, func(a, b Holder) int {
-		if a.Write == b.Write {
-			return cmp.Compare(a.Field, b.Field)
-		}
-		return map[bool]int{true: -1, false: 1}[a.Write]
-	})
-	return i, nil
-}
-
-// semaphoreOf completes i for a semaphore. If there are more than record.MostShown permits, r has the first ones to expire
-// and the last one. The permits of one hold have one owner, who has no other hold, and one score.
-func semaphoreOf(r *inspect.Lock, i Inspection) (_ Inspection, err error) {
-	if i.Available, err = strconv.Atoi(r.Free); err != nil {
-		return Inspection{}, send.Unexpected(r.Free)
-	}
-	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.Permits) == 0
-	for n := range i.Waiters {
-		i.Waiters[n].Permits = max(1, i.Waiters[n].Permits)
-	}
-	shown := 0
-	for _, p := range r.Permits {
-		switch {
-		case p.Ends <= r.Now: // the next attempt releases it
-			i.Available++
-			continue
-		case p.Ends == inspect.LatestTime: // a Java permit without a lease
-			i.TTL = -time.Millisecond
-		default:
-			i.TTL = send.FromMilliseconds(p.Ends - r.Now)
-		}
-		h := Holder{Contender: permitHolder(p.ID), HoldCount: 1, Permits: 1, Remaining: i.TTL}
-		h.Detached = h.isDetached()
-		shown++
-		switch last := len(i.Holders) - 1; {
-		case shown > record.MostShown:
-			i.More = true
-		case last >= 0 && i.Holders[last].hasToo(h):
-			i.Holders[last].Permits++
-			if numberOf(h.Field) < numberOf(i.Holders[last].Field) {
-				i.Holders[last].Field = h.Field
-			}
-		default:
-			i.Holders = append(i.Holders, h)
-		}
-	}
-	for n := range i.Holders {
-		i.Holders[n].hideNumber()
-	}
-	return i, nil
-}
-
-// hasToo reports whether the permit of other belongs to the hold of h. A Client may have several detached holds, whose
-// numbers are far apart.
-func (h Holder) hasToo(other Holder) bool {
-	return h.Client != "" && h.Client == other.Client && h.Owner == other.Owner && h.Remaining == other.Remaining &&
-		(!h.Detached || numberOf(other.Field)-numberOf(h.Field) < record.MostAtOnce)
-}
-
-// permitHolder reads the ID of a permit. It is a field, as other locks have it, or random bytes if Redisson has written
-// it.
-func permitHolder(id string) Contender {
-	if c := contender(id); c.Client != "" {
-		return c
-	}
-	id = hex.EncodeToString([]byte(id))
-	return Contender{Field: id, Owner: "permit " + id}
-}
-
-// typeOf returns the type of the lock. The mode is that of a read/write lock, or "".
-func typeOf(r *inspect.Lock, i Inspection) LockType {
-	switch {
-	case i.Mode != "":
-		return TypeReadWrite
-	case r.Fair:
-		return TypeFair
-	case len(r.Entries) > 0:
-		return TypeLock
-	case len(i.Waiters) == 0:
-		return TypeNone
-	case i.Waiters[0].Write:
-		return TypeReadWrite
-	}
-	return TypeLock
-}
-
-// holderOf reads an entry, and reports whether a lock has written it.
-func holderOf(e inspect.Entry, t LockType) (Holder, bool) {
-	holdCount, err := strconv.Atoi(e.Value)
-	if err != nil || holdCount < 1 {
-		return Holder{}, false
-	}
-	h := Holder{Contender: contender(e.Field), HoldCount: holdCount, Remaining: leaseLeft(e.Lease)}
-	if writer, writes := strings.CutSuffix(e.Field, ":write"); writes && t == TypeReadWrite {
-		h.Contender, h.Write = contender(writer), true
-		h.Field = e.Field
-	}
-	h.Detached = h.isDetached()
-	return h, h.Client != ""
-}
-
-// waiterOf reads a waiter.
-func waiterOf(p inspect.Waiter) Waiter {
-	field, write := strings.CutSuffix(p.Field, record.WriteSuffix)
-	w := Waiter{
-		Contender: contender(field), Write: write, Since: epochTime(p.Since),
-		Deadline: epochTime(p.Deadline), AliveUntil: epochTime(p.AliveUntil),
-		Reachable: ReachableUnknown,
-	}
-	if w.usesRelock() {
-		_, permits, _ := strings.Cut(w.Field, "+")
-		w.Permits, _ = strconv.Atoi(permits) // 0 if it is not for several
-		w.Field = w.Field[:strings.LastIndexByte(w.Field, ':')]
-	}
-	switch p.Listeners {
-	case 0:
-		w.Reachable = ReachableNo
-	case 1:
-		w.Reachable = ReachableYes
-	}
-	return w
-}
-
-// contender reads a field.
-func contender(field string) Contender {
-	client, owner := inspect.Owner(field)
-	return Contender{Field: field, Client: client, Owner: owner}
-}
-
-// leaseLeft returns the remaining lease for a result of PTTL: 0 if the key does not exist, and negative if it has no
-// expiry.
-func leaseLeft(pttl int64) time.Duration {
-	if pttl == -2 {
-		return 0
-	}
-	return send.FromMilliseconds(pttl)
-}
-
-// epochTime returns the time for a score of a sorted set. It is zero if there is no score.
-func epochTime(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms)
 }

@@ -73,27 +73,26 @@ func (c *Client) askLabels(ctx context.Context, fill func(context.Context, redis
 
 // addLabels adds the labels of the clients of this package to the contenders of i.
 func (c *Client) addLabels(ctx context.Context, i *Inspection) {
-	var all []*Contender
-	for n := range i.Holders {
-		all = append(all, &i.Holders[n].Contender)
-	}
-	for n := range i.Waiters {
-		all = append(all, &i.Waiters[n].Contender)
-	}
-	cmds := make(map[string]*redis.SliceCmd)
-	for _, who := range all {
+	all := make(map[string][]*Contender) // by their Clients
+	add := func(who *Contender) {
 		if who.usesRelock() {
-			cmds[who.Client] = nil
+			all[who.Client] = append(all[who.Client], who)
 		}
 	}
-	if len(cmds) == 0 || c.in().labelsForbidden.Load() {
+	for n := range i.Holders {
+		add(&i.Holders[n].Contender)
+	}
+	for n := range i.Waiters {
+		add(&i.Waiters[n].Contender)
+	}
+	if len(all) == 0 || c.in().labelsForbidden.Load() {
 		return
 	}
-	answered := make(chan struct{})
+	cmds, answered := make(map[string]*redis.SliceCmd), make(chan struct{})
 	c.engine().Spawn(func() {
 		defer close(answered)
 		_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
-			for id := range cmds {
+			for id := range all {
 				cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
 			}
 		})
@@ -105,11 +104,14 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	case <-ctx.Done():
 		return
 	}
-	for _, who := range all {
-		if cmd := cmds[who.Client]; cmd != nil && cmd.Err() == nil && len(cmd.Val()) == 2 {
-			label, _ := cmd.Val()[0].(string)
-			host, _ := cmd.Val()[1].(string)
-			who.Label, who.Host = printable(label), printable(host)
+	for id, cmd := range cmds {
+		var is struct {
+			Label string `redis:"label"`
+			Host  string `redis:"host"`
+		}
+		_ = cmd.Scan(&is) // without an answer there is no label
+		for _, who := range all[id] {
+			who.Label, who.Host = printable(is.Label), printable(is.Host)
 		}
 	}
 }

@@ -32,19 +32,6 @@ type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
-// memberOf returns the member that l is.
-func memberOf(l Locker) member {
-	m := member{Locker: l}
-	if k, ok := l.(known); ok {
-		h := k.inside()
-		m.several = h.record() == nil
-		if h.lock != nil {
-			m.in, m.server = h, h.client.in().servers.Address()
-		}
-	}
-	return m
-}
-
 // isOurs reports whether m is acquired and released without its methods. A type of the user that embeds a lock may have
 // methods of its own.
 func (m member) isOurs() bool {
@@ -87,12 +74,19 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 		if isNil(l) {
 			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
 		}
-		if k, ok := l.(known); ok {
-			if err := k.inside().usable(context.Background()); err != nil {
-				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
-			}
+		members[i].Locker = l
+		k, ok := l.(known)
+		if !ok {
+			continue
 		}
-		members[i] = memberOf(l)
+		h := k.inside()
+		if err := h.usable(context.Background()); err != nil {
+			return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
+		}
+		members[i].several = h.record() == nil
+		if h.lock != nil {
+			members[i].in, members[i].server = h, h.client.in().servers.Address()
+		}
 	}
 	return members, nil
 }
@@ -106,7 +100,7 @@ func flat(members []member, deep bool) (all []member) {
 			all = append(all, flat(many.many.Get().locks, deep)...)
 		case deep && red != nil:
 			for _, n := range red.nodes {
-				all = append(all, flat([]member{memberOf(n.Locker)}, deep)...)
+				all = append(all, flat(n.locks, deep)...)
 			}
 		default:
 			all = append(all, m)
@@ -123,13 +117,9 @@ func (m member) red() (l *redLock) {
 	return l
 }
 
-// compare orders members: see the rules above. The last part of the order is that of this process only.
+// compare orders members: see the rules above.
 func (m member) compare(o member) int {
-	order := cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
-	if order == 0 && m.in != nil && o.in != nil {
-		return strings.Compare(m.in.client.ID(), o.in.client.ID())
-	}
-	return order
+	return cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
 }
 
 // isTied reports whether another process may have to acquire m and o in the other order.
@@ -137,13 +127,13 @@ func (m member) isTied(o member) bool {
 	return m.several || o.several || m.key() == o.key() && (m.server == "" || o.server == "")
 }
 
-// onOneServer reports whether m and o, which have records, are certainly on one server.
+// onOneServer reports whether m, which has a record, and o certainly have one on one server.
 func (m member) onOneServer(o member) bool {
 	address := func(m member) string {
 		before, _, _ := strings.Cut(m.server, "/") // without the number of the database
 		return before
 	}
-	return m.in.client == o.in.client || m.server != "" && address(m) == address(o)
+	return o.in.record() != nil && (m.in.client == o.in.client || m.server != "" && address(m) == address(o))
 }
 
 // where describes the lock m, and its server, for people.

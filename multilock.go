@@ -6,6 +6,7 @@ package relock
 // if it was used by itself: see gather.go.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -93,36 +94,40 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 		return false, err
 	}
 	ctx = engine.OwnerOf(ctx).In(ctx)
-	within, stop := l.untilClosed(ctx)
-	defer stop()
-	guarding, done := context.WithCancel(within)
+	within, done := context.WithCancel(ctx)
 	defer done()
-	g := &gathering{multi: l, ctx: within, guarding: guarding, request: r, patience: firstPatience}
-	if r.Wait > 0 {
-		g.deadline = time.Now().Add(r.Wait)
+	within, stop := l.untilClosed(within)
+	defer stop()
+	g := &gathering{multi: l, ctx: within, request: r, patience: firstPatience}
+	if r.Wait >= 0 {
+		g.request.AnswerBy = time.Now().Add(cmp.Or(r.Wait, l.client.engine().Patience()))
 	}
 	for _, m := range l.locks {
 		g.parts = append(g.parts, &part{member: m})
 	}
-	returned := false
-	defer func() {
-		if !returned { // code of the user has panicked, or ended the goroutine
-			_ = g.giveBack(g.parts, nil)
+	defer func() { // also if code of the user has panicked, or ended the goroutine
+		if !ok {
+			err = g.giveBack(g.parts, err)
+			for _, p := range g.parts {
+				p.report.Drop()
+			}
 		}
 	}()
-	ok, err = g.run()
+	out, err := g.gather()
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
-		err = context.Cause(within) // a Client was closed
+		err = cmp.Or(context.Cause(within), err) // a Client was closed
 	}
-	done() // both call methods of ctx
-	stop()
+	if out != acquired {
+		return false, err
+	}
+	stop() // both call methods of ctx
+	done()
 	for _, p := range g.parts { // nothing can fail any more
-		if ok && p.report.Renew != nil {
+		if p.report.Renew != nil {
 			p.report.Renew()
 		}
 	}
-	returned = true
-	return ok, err
+	return true, nil
 }
 
 func (l *multi) release(ctx context.Context) error {
@@ -234,17 +239,13 @@ func (l *multi) open(ctx context.Context) error {
 // handled as an error until all calls have returned: see failed.
 func forEach[T any](locks []T, f func(i int, l T) error) []error {
 	errs := make([]error, len(locks))
-	call := func(i int, l T) {
-		errs[i] = send.ErrHookExited // unless the goroutine goes on
-		errs[i] = send.CatchPanic(func() error { return f(i, l) })
-	}
 	var all sync.WaitGroup
-	defer all.Wait() // also if code of the user ends the goroutine in the call below
-	for i, l := range locks[min(1, len(locks)):] {
-		waitgroup.Go(&all, func() { call(i+1, l) })
+	for i, l := range locks {
+		waitgroup.Go(&all, func() {
+			errs[i] = send.ErrHookExited // unless the goroutine goes on
+			errs[i] = send.CatchPanic(func() error { return f(i, l) })
+		})
 	}
-	if len(locks) > 0 {
-		call(0, locks[0])
-	}
+	all.Wait()
 	return errs
 }

@@ -40,7 +40,7 @@ type options struct {
 	waitWarning     time.Duration
 	logger          *slog.Logger
 	observer        Observer
-	bad             error // what is wrong with an option, or nil
+	checked
 }
 
 // An Option configures a [Client]: see [New].
@@ -235,8 +235,11 @@ func newOptions(opts []Option) (options, error) {
 	return o, o.bad
 }
 
+// checked options remember what is wrong with the first of them that is not valid.
+type checked struct{ bad error }
+
 // need notes that an option is not valid, unless valid is set.
-func (o *options) need(valid bool, format string, args ...any) {
+func (o *checked) need(valid bool, format string, args ...any) {
 	if !valid {
 		o.bad = cmp.Or(o.bad, invalid(format, args...))
 	}
@@ -244,7 +247,7 @@ func (o *options) need(valid bool, format string, args ...any) {
 
 type lockOptions struct {
 	traits contract.Traits
-	bad    error // what is wrong with an option, or nil
+	checked
 }
 
 // A LockOption configures one lock: see [Client.NewLock].
@@ -276,7 +279,7 @@ func ofElection(o *lockOptions) {
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		o.traits.Limits.Max = d
-		o.need(d, "MaxHold(%v): must be at least 1ms")
+		o.need(d >= time.Millisecond, "MaxHold(%v): must be at least 1ms", d)
 	}
 }
 
@@ -296,7 +299,7 @@ func MaxHold(d time.Duration) LockOption {
 func MinHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		o.traits.Limits.MinHold = d
-		o.need(d, "MinHold(%v): must be at least 1ms")
+		o.need(d >= time.Millisecond, "MinHold(%v): must be at least 1ms", d)
 	}
 }
 
@@ -308,17 +311,9 @@ func newLockOptions(name string, kind LockType, opts []LockOption) (o lockOption
 			opt(&o)
 		}
 	}
-	if l := o.traits.Limits; o.bad == nil && l.Max > 0 && l.MinHold > l.Max {
-		o.bad = invalid("MinHold(%v) is longer than MaxHold(%v)", l.MinHold, l.Max)
-	}
+	l := o.traits.Limits
+	o.need(l.Max == 0 || l.MinHold <= l.Max, "MinHold(%v) is longer than MaxHold(%v)", l.MinHold, l.Max)
 	return o
-}
-
-// need notes that d is too short for an option.
-func (o *lockOptions) need(d time.Duration, format string) {
-	if d < time.Millisecond {
-		o.bad = cmp.Or(o.bad, invalid(format, d))
-	}
 }
 
 // isLabel reports whether s can be a label.

@@ -8,30 +8,24 @@ package relock
 
 import (
 	"context"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
-
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 )
 
-const mostTold = 1000 // messages of one pipeline
-
 // tell publishes message on the channels of the Clients with these IDs. If that fails, nothing else happens. A Redis
 // client that routes by slot sends each command to the server to which the Client is subscribed.
 func (c *Client) tell(ctx context.Context, ids []string, message string) {
-	for some := range slices.Chunk(ids, mostTold) {
-		for _, verb := range []any{record.Publish, record.PublishInShard} {
-			if c.wire().Verb() == verb || c.wire().Verb() == record.InBothWays {
-				_ = c.pipelined(ctx, func(p redis.Pipeliner) {
-					for _, id := range some {
-						cmd := redis.NewCmd(ctx, verb, record.ClientKey(id), message)
-						cmd.SetFirstKeyPos(1)
-						_ = p.Process(ctx, cmd)
-					}
-				})
-			}
+	for _, verb := range []any{record.Publish, record.PublishInShard} {
+		if c.wire().Verb() == verb || c.wire().Verb() == record.InBothWays {
+			_ = c.pipelined(ctx, func(p redis.Pipeliner) {
+				for _, id := range ids {
+					cmd := redis.NewCmd(ctx, verb, record.ClientKey(id), message)
+					cmd.SetFirstKeyPos(1)
+					_ = p.Process(ctx, cmd)
+				}
+			})
 		}
 	}
 }

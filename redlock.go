@@ -12,6 +12,7 @@ package relock
 // lock.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,54 +85,44 @@ type RedLock struct{ handle }
 // Dialer of its own, NewRedLock cannot tell whether two locks are on one Redis: see to it that they are not.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{
-		traits: contract.Traits{Type: string(TypeRed)},
+		traits: contract.Traits{Type: string(TypeRed), Admission: contract.Shared},
 		client: c,
 		needed: len(locks)/2 + 1,
 	}
 	members, err := membersOf(c, locks)
-	if err == nil && len(members) < 3 {
+	switch {
+	case err != nil:
+	case len(members) < 3:
 		err = invalid("%d locks: a RedLock needs at least 3", len(members))
-	}
-	if err == nil {
-		err = c.checkNodes(members)
-	}
-	if err == nil {
+	default:
 		l.describe(members)
+		err = cmp.Or(l.checkNodes(), checkTwice(members))
 	}
 	return &RedLock{handle{client: c, name: l.traits.ID.Name, lock: l, bad: err}}
 }
 
 // checkNodes returns an error if a node would have two votes, or no time to cast one.
-func (c *Client) checkNodes(members []member) error {
-	var voters [][]member // the records of each node
-	for _, node := range members {
-		records := slices.DeleteFunc(flat([]member{node}, false), func(m member) bool { return m.in.record() == nil })
-		for _, r := range records {
-			if r.in.record().Traits().Limits != (contract.Limits{}) {
+func (l *redLock) checkNodes() error {
+	for i, node := range l.nodes {
+		for _, m := range node.locks {
+			if m.in.record() == nil {
+				continue
+			}
+			if m.in.record().Traits().Limits != (contract.Limits{}) {
 				return invalid("%s has MaxHold or MinHold: the locks of a RedLock must not have these options", shortName(node.Name()))
 			}
-			if s := r.in.client.synced; s.Replicas > 0 && s.Within >= c.timeoutOf(node) {
+			if s := m.in.client.synced; s.Replicas > 0 && s.Within >= node.timeout {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a WithRedLockNodeTimeout longer than %v, "+
 					"or that of the RedLock if it is a MultiLock", shortName(node.Name()), s.Replicas, s.Within, s.Within)
 			}
-			for _, others := range voters {
-				if at := slices.IndexFunc(others, r.onOneServer); at >= 0 {
-					return invalid("two locks are on one Redis, %s and %s: each Redis has one vote", others[at].where(), r.where())
+			for _, other := range l.nodes[:i] {
+				if at := slices.IndexFunc(other.locks, m.onOneServer); at >= 0 {
+					return invalid("two locks are on one Redis, %s and %s: each Redis has one vote", other.locks[at].where(), m.where())
 				}
 			}
 		}
-		voters = append(voters, records)
 	}
-	return checkTwice(members)
-}
-
-// timeoutOf returns how long a RedLock of c waits for the answer of a node: as long as the Client of the node says, if it
-// is one lock.
-func (c *Client) timeoutOf(node member) time.Duration {
-	if node.in.record() != nil {
-		return node.in.client.nodeTimeout
-	}
-	return c.nodeTimeout
+	return nil
 }
 
 // redLock has the data of a RedLock.
@@ -155,28 +146,27 @@ type redNode struct {
 	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
 }
 
-// describe sets the fields that follow from the members.
+// describe sets the fields that follow from the members. A node that is one lock has the timeout of its Client.
 func (l *redLock) describe(members []member) {
-	l.traits.Admission = contract.Shared
 	var names, ids []string
-	for _, c := range members {
-		locks := flat([]member{c}, false)
+	for _, m := range members {
 		n := &redNode{
-			Locker:    c.Locker,
-			id:        fmt.Sprintf("%p", c.Locker),
-			timeout:   l.client.timeoutOf(c),
-			locks:     locks,
-			announced: !slices.ContainsFunc(locks, func(m member) bool { return m.channel() == "" }),
+			Locker:    m.Locker,
+			id:        fmt.Sprintf("%p", m.Locker),
+			timeout:   l.client.nodeTimeout,
+			locks:     flat([]member{m}, false),
 			unhealthy: opaque.To(new(atomic.Bool)),
 		}
-		if c.in.record() != nil {
-			n.id = fmt.Sprint(c.in.client.ID(), c.in.record().Traits().ID)
+		n.announced = !slices.ContainsFunc(n.locks, func(m member) bool { return m.channel() == "" })
+		admission := contract.Exclusive
+		if r := m.in.record(); r != nil {
+			n.id, n.timeout, admission = fmt.Sprint(m.in.client.ID(), r.Traits().ID), m.in.client.nodeTimeout, r.Traits().Admission
 		}
-		if c.in.record() == nil || c.in.record().Traits().Admission == contract.Exclusive {
-			l.traits.Admission = contract.Exclusive
+		if admission == contract.Exclusive {
+			l.traits.Admission = admission
 		}
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
-		names, ids = append(names, c.Name()), append(ids, n.id)
+		names, ids = append(names, m.Name()), append(ids, n.id)
 	}
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
@@ -205,11 +195,11 @@ const (
 	none = "-1 0 0" // the vote is over, or no owner has the lock
 )
 
-// by returns a call that f carries out for the vote with this field. Without a vote, the answer is over.
-func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there bool, err error)) call {
+// by returns a call that f carries out for the vote with this field.
+func (l *redLock) by(field string, f func(w *send.Wait, v *redVote) (there bool, err error)) call {
 	return call{Run: func(w *send.Wait) (any, error) {
 		if v := l.vote(field); v == nil {
-			return over, nil
+			return none, nil
 		} else if there, err := f(w, v); err != nil || there {
 			return done, err
 		}
@@ -218,22 +208,17 @@ func (l *redLock) by(field, over string, f func(w *send.Wait, v *redVote) (there
 }
 
 func (l *redLock) Release(r contract.Release) call {
-	return l.by(r.Field, none, func(w *send.Wait, v *redVote) (bool, error) {
+	return l.by(r.Field, func(w *send.Wait, v *redVote) (bool, error) {
 		valid := v.Check() == nil
 		there, err := v.SetHoldCount(w, r.HoldCount)
 		return there && valid, err
 	})
 }
 
-func (l *redLock) RollBack(a contract.Attempt) call {
-	return l.by(a.Field, done, func(w *send.Wait, v *redVote) (bool, error) {
-		_ = v.lowerTo(w.Ctx, a.HoldCount-1).collect(&send.Wait{Ctx: context.Background()}, engine.UnlockTime, nil)
-		return true, nil
-	})
-}
+func (l *redLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *redLock) Renew(field string, lease time.Duration, _ bool) call {
-	return l.by(field, none, func(w *send.Wait, v *redVote) (bool, error) { return true, v.Extend(w.Ctx, lease) })
+	return l.by(field, func(w *send.Wait, v *redVote) (bool, error) { return true, v.Extend(w.Ctx, lease) })
 }
 
 // isKept reports whether the hold with this field can stay valid. If renews is set, parts of it that were lost are
@@ -320,8 +305,8 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	over, err := r.collectGrants(&patient, sent)
-	if err != nil {
+	err = r.collectGrants(&patient, sent)
+	if err != nil && err != errTimeUp {
 		if !r.won() { // more nodes than may be missing may have answered that others hold the lock
 			_, refused, _ = l.lostRound(a, r)
 		}
@@ -334,7 +319,7 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace, nil); err != nil && err != errTimeUp {
 		return status, refused, err
 	}
-	return v.endOfRound(p.Ctx, a, r, over != nil)
+	return v.endOfRound(p.Ctx, a, r, err != nil)
 }
 
 // checkWait returns an error if the caller would wait for itself: it has so many nodes by other ways than this RedLock
@@ -343,29 +328,27 @@ func (v *redVote) checkWait(p *send.Wait, a contract.Attempt) error {
 	if p.NoWait || a.HoldCount > 1 {
 		return nil
 	}
-	if blocked, most := v.lock.blocked(v.agent.Owner); most {
+	if blocked := v.lock.blocked(v.agent.Owner); blocked > 0 {
 		return invalid("%v would wait for itself: it holds %d of the %d locks otherwise, by itself or through another RedLock",
 			v.agent.Principal, blocked, len(v.lock.nodes))
 	}
 	return nil
 }
 
-// blocked returns at how many nodes o would wait for itself, and whether they are so many that no majority is left.
-func (l *redLock) blocked(o engine.Owner) (nodes int, most bool) {
-	blocks := func(m member) bool {
-		if red := m.red(); red != nil {
-			if _, most := red.blocked(o); most {
-				return true
-			}
-		}
-		return m.in != nil && m.in.client.engine().BlocksItself(m.in.lock, o)
-	}
+// blocked returns at how many nodes o would wait for itself, or 0 if the other ones are a majority.
+func (l *redLock) blocked(o engine.Owner) (nodes int) {
 	for _, n := range l.nodes {
-		if slices.ContainsFunc(n.locks, blocks) {
+		if slices.ContainsFunc(n.locks, func(m member) bool {
+			red := m.red()
+			return red != nil && red.blocked(o) > 0 || m.in != nil && m.in.client.engine().BlocksItself(m.in.lock, o)
+		}) {
 			nodes++
 		}
 	}
-	return nodes, nodes > len(l.nodes)-l.needed
+	if nodes <= len(l.nodes)-l.needed {
+		return 0
+	}
+	return nodes
 }
 
 // endOfRound is lostRound for a round that the end of the wait has cut short if cut is set.
@@ -433,10 +416,12 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 // SetHoldCount makes all nodes reduce their hold counts to left, and reports whether a majority had higher ones.
 func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	l := v.lock
-	low := v.nodesAt(left)
+	before := v.now().nodes
 	r := v.lowerTo(p.Ctx, left)
-	for _, i := range low {
-		r.set(i, nil)
+	for i, n := range before {
+		if left > 0 && n.count <= left && n.alive() { // it did not grant a later request
+			r.set(i, nil)
+		}
 	}
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
@@ -476,23 +461,18 @@ func (v *redVote) Extend(ctx context.Context, lease time.Duration) error {
 // asks whether the caller holds the nodes.
 func (l *redLock) Inspect(field string) call {
 	return call{Run: func(w *send.Wait) (any, error) {
-		ctx, v := w.Ctx, l.vote(field)
-		switch {
-		case v != nil:
-			ctx = v.agent.In(ctx)
-		case field != "":
+		ctx, v, ask := w.Ctx, l.vote(field), Locker.TTL
+		if v != nil {
+			ctx, ask = v.agent.In(ctx), func(n Locker, ctx context.Context) (time.Duration, error) {
+				holdCount, err := n.HoldCount(ctx)
+				return time.Duration(holdCount), err
+			}
+		} else if field != "" {
 			return none, nil
 		}
 		ttls := make([]time.Duration, len(l.nodes)) // each element is written before its node's answer is sent
 		r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
-			if v == nil {
-				ttls[i], err = l.nodes[i].TTL(ctx)
-				return err
-			}
-			held, err := l.nodes[i].IsHeld(ctx)
-			if held {
-				ttls[i] = 1
-			}
+			ttls[i], err = ask(l.nodes[i], ctx)
 			return err
 		})
 		if err != nil {
@@ -545,7 +525,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 		r.ask(i, func() error {
 			within, cancel := context.WithTimeout(ctx, n.timeout)
 			defer cancel()
-			err := send.CatchPanic(func() error { return ask(within, i) })
+			err := ask(within, i)
 			if err != nil && within.Err() != nil && ctx.Err() == nil {
 				err = errNodeTimeout
 			}

@@ -106,21 +106,19 @@ func (r *round) failed() error {
 	return r.QuorumError
 }
 
-// collectGrants collects the answers of a round that was sent at this time, until it is won or lost. The first error says
-// that the end of the wait has cut it short. A node whose answer is a little late would stay free for a competitor. So
-// the missing nodes of a round that is won get some more time, except for nodes that did not answer the last time either.
-func (r *round) collectGrants(p *send.Wait, sent time.Time) (over, err error) {
+// collectGrants collects the answers of a round that was sent at this time, until it is won or lost. The error is
+// errTimeUp if the end of the wait has cut it short. A node whose answer is a little late would stay free for a
+// competitor. So the missing nodes of a round that is won get some more time, except for nodes that did not answer the
+// last time either.
+func (r *round) collectGrants(p *send.Wait, sent time.Time) error {
 	l := r.lock
-	if over = r.collect(p, l.limit(), r.won); over != nil && over != errTimeUp {
-		return over, over
+	err := r.collect(p, l.limit(), r.won)
+	if r.won() && (err == nil || err == errTimeUp) {
+		late := r.unhealthy()
+		more := r.collect(p, time.Since(sent)+l.grace/8, func() bool { return r.missing <= late })
+		if more != nil && more != errTimeUp {
+			return more
+		}
 	}
-	if !r.won() {
-		return over, nil
-	}
-	late := r.unhealthy()
-	err = r.collect(p, time.Since(sent)+l.grace/8, func() bool { return r.missing <= late })
-	if err == errTimeUp {
-		err = nil
-	}
-	return over, err
+	return err
 }

@@ -34,7 +34,7 @@ type redVote struct {
 	changed func()        // called when the result of Check may have changed
 	users   atomic.Int64  // of agent: the vote until it is over, and the requests that were not answered
 
-	mu sync.Mutex // guards below; of other mutexes only that of voteTable is locked with it held
+	mu sync.Mutex // guards below; with it held, only that of voteTable is locked, and goroutines begin
 	voteState
 }
 
@@ -88,9 +88,9 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		held, expired := nodeHold{guard: ended{owned}}, true
+		guard, expired := context.Context(ended{owned}), true
 		defer func() { // also if the guard of a Locker of the user ends the goroutine
-			if expired || !v.note(i, held) {
+			if expired || !v.note(i, guard) {
 				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
 			}
 		}()
@@ -98,30 +98,17 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 			v.changed()
 			return ErrLockLost
 		}
-		var err error
-		held, err = v.watched(owned, i)
+		if before := v.now().nodes[i].guard; before != nil { // each guard of a MultiLock costs memory until it ends
+			guard = before
+			return nil
+		}
+		made, err := n.Guard(owned)
+		if err == nil {
+			context.AfterFunc(made, func() { v.lock.client.engine().Spawn(v.changed) })
+			guard = made
+		}
 		return err
 	}
-}
-
-// watched returns the hold that v has at node i, or a new one, whose guard calls changed when it ends: each guard of a
-// MultiLock costs memory until it ends.
-func (v *redVote) watched(ctx context.Context, i int) (nodeHold, error) {
-	n := v.lock.nodes[i]
-	if held := v.now().nodes[i]; held.guard != nil {
-		return held, nil
-	}
-	held := nodeHold{guard: ended{ctx}}
-	err := send.CatchPanic(func() error { // the node, and its guard, may be code of the user
-		guard, err := n.Guard(ctx)
-		if err != nil {
-			return err
-		}
-		context.AfterFunc(guard, func() { v.lock.client.engine().Spawn(v.changed) })
-		held.guard = guard
-		return nil
-	})
-	return held, err
 }
 
 // in returns a copy of ctx for the calls of v to nodes, which is not canceled with ctx.
@@ -226,52 +213,38 @@ func (v *redVote) begins() bool {
 }
 
 // note records a grant of a node, and reports whether it is still needed.
-func (v *redVote) note(i int, held nodeHold) (wanted bool) {
+func (v *redVote) note(i int, guard context.Context) (wanted bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := &v.nodes[i]
 	if n.count >= v.count {
 		return false
 	}
-	held.count = n.count + 1
-	*n = held
+	*n = nodeHold{n.count + 1, guard}
 	return true
 }
 
 // lowerTo makes all nodes reduce their hold counts to holdCount, at the same time.
 func (v *redVote) lowerTo(ctx context.Context, holdCount int) *round {
 	r := v.lock.newRound()
-	for _, n := range v.lowered(holdCount) {
-		r.ask(n.node, func() (err error) {
-			defer n.answered()
-			ctx := v.in(ctx)
-			for range n.times { // all of them, also if an Observer ends the goroutine
-				defer func() { err = send.CatchPanic(func() error { return v.lock.nodes[n.node].Unlock(ctx) }) }()
-			}
-			return nil
-		})
-	}
-	return r
-}
-
-// A lowering is a node that is to be unlocked several times.
-type lowering struct {
-	node, times int
-	answered    func()
-}
-
-// lowered records that the nodes have the hold count holdCount from now on, and returns the Unlocks that they need.
-// These count as requests that the nodes have not answered.
-func (v *redVote) lowered(holdCount int) (above []lowering) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.count = min(v.count, holdCount)
 	for i := range v.nodes {
-		if n := &v.nodes[i]; n.count > holdCount {
-			_, answered := v.asks(i)
-			above = append(above, lowering{node: i, times: n.count - holdCount, answered: answered})
-			n.count = holdCount
+		times := v.nodes[i].count - holdCount
+		if times <= 0 {
+			continue
 		}
+		v.nodes[i].count = holdCount
+		_, answered := v.asks(i)
+		r.ask(i, func() (err error) {
+			defer answered()
+			ctx := v.in(ctx)
+			for range times { // all of them, also if an Observer ends the goroutine
+				defer func() { err = send.CatchPanic(func() error { return v.lock.nodes[i].Unlock(ctx) }) }()
+			}
+			return nil
+		})
 	}
 	if holdCount == 0 && !v.over {
 		v.over = true
@@ -279,7 +252,7 @@ func (v *redVote) lowered(holdCount int) (above []lowering) {
 		v.leave()
 		v.lock.client.in().votes.byField.Delete(v.field) // now the next vote of the caller waits for these requests
 	}
-	return above
+	return r
 }
 
 // leave removes a user of the agent.
@@ -287,16 +260,6 @@ func (v *redVote) leave() {
 	if v.users.Add(-1) == 0 {
 		v.agent.End()
 	}
-}
-
-// nodesAt returns the nodes whose hold count is at most left, because they did not grant a later request.
-func (v *redVote) nodesAt(left int) (nodes []int) {
-	for i, n := range v.now().nodes {
-		if left > 0 && n.count <= left && n.alive() {
-			nodes = append(nodes, i)
-		}
-	}
-	return nodes
 }
 
 // now returns the state of v.

@@ -32,17 +32,16 @@ func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal)
 		}
 	}
 	replies, errs := sender.All(ctx, calls)
-	for i := range all {
-		looked := all[i].Length == 0
-		all[i].Held, all[i].Err = replies[i][0] == 1, errs[i]
-		if looked {
-			all[i].Held = replies[i][1] > 0
+	for i, reply := range replies {
+		r, err := &all[i], errs[i]
+		looked := r.Length == 0
+		if r.Held = reply[0] == 1; looked {
+			r.Held = reply[1] > 0
 		}
-		switch {
-		case errors.Is(errs[i], ErrNotALock): // the record was replaced by something else
-			all[i].Held, all[i].Err = false, nil
-		case looked && errors.Is(errs[i], ErrNotSynced): // nothing was written that replicas could confirm
-			all[i].Err = nil
+		// It was replaced by something else; or nothing was written that replicas could confirm.
+		if errors.Is(err, ErrNotALock) || looked && errors.Is(err, ErrNotSynced) {
+			err = nil
 		}
+		r.Err = err
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/wake"
 )
 
 // A View is what a value of package relock consists of. What it does not have is zero.
@@ -16,7 +15,6 @@ type View struct {
 	Client any // the *relock.Client
 	Engine *engine.Engine
 	Lock   contract.Lock         // of a Locker
-	Record contract.Record       // of a Locker that has one record
 	Owner  engine.Owner          // of a Hold
 	Votes  *sync.Mutex           // of a Client: guards the votes of its RedLocks
 	Redis  redis.UniversalClient // of a Client
@@ -25,10 +23,6 @@ type View struct {
 var (
 	// Of returns the View of a Client, a Locker, a record or a Hold.
 	Of func(value any) View
-
-	// Config returns the configuration that a Client with this ID gives its engine, without a label. The options are a
-	// []relock.Option, and dial opens the connections for subscriptions.
-	Config func(id string, options any, dial func() wake.Subscriber) (engine.Config, error)
 
 	// Unlabeled is a relock.Option that takes WithLabel back.
 	Unlabeled any

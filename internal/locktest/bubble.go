@@ -20,8 +20,9 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/inside"
+	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -88,12 +89,33 @@ type BubbleEngine struct {
 	T     *testing.T
 }
 
-// FakeConfig returns the configuration of an engine on r.
+// fakeServers are the servers of a fakeRedis.
+type fakeServers struct{ *fakeredis.Redis }
+
+func (s fakeServers) Node(string) wake.Node { return wake.Node{Dial: s.Subscribe} }
+
+func (fakeServers) Counts() bool { return true }
+
+func (fakeServers) Refused(error) bool { return false }
+
+func (fakeServers) Reload() {}
+
+// FakeConfig returns the configuration of an engine on r: that of a Client, without what asks another Redis.
 func FakeConfig(t *testing.T, r *fakeredis.Redis, id string, opts ...relock.Option) engine.Config {
 	t.Helper()
-	c, err := inside.Config(id, opts, r.Subscribe)
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                     "127.0.0.1:1", // a name would be looked up
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	c, err := relock.New(rdb, opts...)
 	require.NoError(t, err)
-	return c
+	config := EngineOf(c).Config
+	config.ID, config.Channel, config.Servers = id, record.ClientKey(id), fakeServers{r}
+	config.Free = func(names []string, fields [][]string) send.Call { return record.Free(id, names, fields) }
+	config.Holder = func(context.Context, engine.Subject) string { return "" }
+	config.Tell = func(context.Context, []string, string) {}
+	config.OnAcquire, config.OnSlow = nil, nil
+	return config
 }
 
 // JoinBubbleEngine creates another client of the same Redis.

@@ -23,7 +23,13 @@ func ClientOf(l relock.Locker) *relock.Client { return inside.Of(l).Client.(*rel
 func LockOf(l relock.Locker) contract.Lock { return inside.Of(l).Lock }
 
 // RecordOf returns the record of a lock, or nil if it has not one record on one server.
-func RecordOf(l relock.Locker) contract.Record { return inside.Of(l).Record }
+func RecordOf(l relock.Locker) contract.Record {
+	if _, red := inside.Of(l).Lock.(engine.LocalLock); red {
+		return nil
+	}
+	r, _ := inside.Of(l).Lock.(contract.Record)
+	return r
+}
 
 // WaitTimeoutOf returns how long an entry in the queue of a fair lock lasts, in milliseconds.
 func WaitTimeoutOf(l contract.Record) int64 { return l.Acquire(contract.Attempt{}).Args[2].(int64) }
@@ -37,16 +43,12 @@ func SetPermits(l contract.Record, permits int) send.Call {
 
 // Renew sends renewals of a Client together, and stores the answers in them.
 func Renew(ctx context.Context, c *relock.Client, all []engine.Renewal) {
-	config, err := inside.Config("", []relock.Option(nil), nil)
-	if err != nil {
-		panic(err)
-	}
-	config.Renewer(ctx, EngineOf(c).Probe().Sender(), all)
+	EngineOf(c).Renewer(ctx, EngineOf(c).Probe().Sender(), all)
 }
 
 // SeveralOf returns the record of a Semaphore for holds of n permits.
 func SeveralOf(s *relock.Semaphore, n int) contract.Record {
-	return inside.Of(s).Record.(*record.Semaphore).Several(n)
+	return inside.Of(s).Lock.(*record.Semaphore).Several(n)
 }
 
 // OwnerOf returns the owner of a Hold.

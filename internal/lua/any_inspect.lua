@@ -1,5 +1,5 @@
 -- Returns everything that Redis stores for a lock of any type, as it is. The script only reads. What it means is decided in
--- internal/inspect.
+-- inspection.go.
 --
 -- KEYS[1]  the lock: a hash, which has a field mode if it is a read/write lock; or the counter of a semaphore.
 -- KEYS[2]  the queue of a fair lock: a list.

@@ -9,11 +9,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var fair = func() kind {
-	k := scriptsOf("fair", "lock")
-	k.timeless, k.leaves = true, true
-	return k
-}()
+var fair = scriptsOf("fair", "lock")
 
 // A Fair is the record of a FairLock: the record of a Lock, and a queue with keys of its own. Its channel is the prefix of the
 // channels: the field of the waiter to be notified follows.
@@ -30,7 +26,7 @@ func NewFair(c *Client, t contract.Traits) *Fair {
 		LineKeys(key)[1],
 	)}
 	l.traits.Admission = contract.Uncoordinated
-	l.heartbeat = FairHeartbeat
+	l.heartbeat, l.timeless = FairHeartbeat, true
 	l.details = []any{send.Milliseconds(c.FairWait)}
 	l.forces = l.details
 	return l
@@ -47,7 +43,7 @@ func (l *Fair) Channel(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
-	return l.announce + a.Field
+	return l.told.(string) + a.Field
 }
 
 // Grants returns the channel of all waiters of this Client: see internal/lua/queue.lua.
@@ -55,7 +51,7 @@ func (l *Fair) Grants(a contract.Attempt) string {
 	if a.NoWait {
 		return ""
 	}
-	return l.announce + "client:" + l.client.ID
+	return l.told.(string) + "client:" + l.client.ID
 }
 
 func (l *Fair) Acquire(a contract.Attempt) send.Call {

@@ -29,22 +29,21 @@ type Lock struct {
 	held   []string // the key that has the holds
 	line   string   // the key that has the tombstones
 
-	announce string // the channel
-	told     any    // the same, as an argument
+	told     any    // the channel, as an argument
 	granting string // the channel on which the Client is notified of grants; "" if processes have no wait queue
 
 	details   []any         // arguments of releases before the channel
 	forces    []any         // arguments of forced releases before the channel
 	looks     []any         // the last arguments of Inspect
 	heartbeat time.Duration // how often a waiter makes an attempt, to keep the entry that it has in Redis; 0: it has none
+
+	alone    bool // the release can do its work with the first key alone
+	timeless bool // the release is not told how long the line may keep the lock
 }
 
 // A kind has the scripts of a lock type.
 type kind struct {
 	acquire, release, rename, renew, inspect, force *send.Script
-
-	timeless bool // the release is not told how long the line may keep the lock
-	leaves   bool // the release of a rollback also removes the entry that a waiter has left
 }
 
 // scriptsOf returns the kind whose scripts are called name_verb. Those that it has not are those of its family, of plain locks, or
@@ -67,7 +66,7 @@ func newLock(c *Client, k kind, t contract.Traits, announce string, line int, ke
 	t.ID.Name = keys[0]
 	return Lock{
 		kind: k, traits: t, client: c, keys: keys, words: send.Words(keys), held: keys[:1], line: keys[line],
-		announce: announce, told: announce, granting: announce + ":" + c.ID,
+		told: announce, granting: announce + ":" + c.ID,
 	}
 }
 
@@ -81,7 +80,7 @@ func (*Lock) BusyText(ttl, left, ago time.Duration) string {
 	return contract.BusyText(ttl, left, ago)
 }
 
-func (l *Lock) Channel(contract.Attempt) string { return l.announce }
+func (l *Lock) Channel(contract.Attempt) string { return l.told.(string) }
 
 func (l *Lock) Grants(contract.Attempt) string { return l.granting }
 
@@ -95,9 +94,9 @@ func (l *Lock) ReadReply(a contract.Attempt, r send.Reply) (contract.Outcome, er
 
 func (l *Lock) Release(r contract.Release) send.Call { return l.leave(r, false, "") }
 
-// RollBack sets the hold count back to what it was before the attempt.
+// RollBack sets the hold count back to what it was before the attempt, and removes the entry that a waiter has left.
 func (l *Lock) RollBack(a contract.Attempt) send.Call {
-	if l.leaves {
+	if l.heartbeat > 0 {
 		return l.leave(a.AsRelease(), true, a.Counterpart)
 	}
 	return l.Release(a.AsRelease())
@@ -110,7 +109,9 @@ func (l *Lock) leave(r contract.Release, undo bool, counterpart string) send.Cal
 	if !l.timeless {
 		args = append(args, send.Milliseconds(r.Share))
 	}
-	return l.call(l.release, upToDefaults(args, []any{r.HoldCount, r.Late, undo, counterpart}, 0, false, false, ""))
+	c := l.call(l.release, upToDefaults(args, []any{r.HoldCount, r.Late, undo, counterpart}, 0, false, false, ""))
+	c.Alone = l.alone
+	return c
 }
 
 func (l *Lock) Renew(field string, lease time.Duration, exact bool) send.Call {

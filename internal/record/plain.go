@@ -17,7 +17,9 @@ type Plain struct{ Lock }
 func NewPlain(c *Client, t contract.Traits) *Plain {
 	key := c.Prefix + t.Name
 	keys := append([]string{key}, LineKeys(key)...)
-	return &Plain{newLock(c, plain, t, PrefixName("redisson_lock__channel", key), 2, keys...)}
+	l := &Plain{newLock(c, plain, t, PrefixName("redisson_lock__channel", key), 2, keys...)}
+	l.alone = true
+	return l
 }
 
 func (l *Plain) Acquire(a contract.Attempt) send.Call {
@@ -41,11 +43,3 @@ func (l *Plain) acquireArgs(a contract.Attempt) []any {
 		1, contract.Defer, 1, Publish, 0, "", 0,
 	)
 }
-
-func (l *Plain) Release(r contract.Release) send.Call {
-	c := l.Lock.Release(r)
-	c.Alone = true
-	return c
-}
-
-func (l *Plain) RollBack(a contract.Attempt) send.Call { return l.Release(a.AsRelease()) }

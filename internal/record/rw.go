@@ -13,11 +13,7 @@ import (
 
 var (
 	read  = scriptsOf("read", "rw")
-	write = func() kind {
-		k := scriptsOf("write", "rw")
-		k.leaves = true
-		return k
-	}()
+	write = scriptsOf("write", "rw")
 )
 
 // errUpgrade is the error for a caller that holds the read lock and asks for the write lock.

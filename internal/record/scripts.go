@@ -31,7 +31,7 @@ func Script(names ...string) *send.Script {
 	panic("bug: no script " + names[0])
 }
 
-var freeInspect = Script("free_inspect")
+var freeInspect, anyInspect = Script("free_inspect"), Script("any_inspect")
 
 // How scripts publish: see internal/lua/announce.lua.
 var Publish, PublishInShard, InBothWays any = "publish", "spublish", "publish+spublish"
@@ -51,6 +51,23 @@ func Free(id string, names []string, fields [][]string) send.Call {
 		args = append(args, all)
 	}
 	return send.Call{Script: freeInspect, Keys: keys, Args: args}
+}
+
+// Inspect asks for all data of the lock that users of c call name. Its first key is that of the record.
+func Inspect(c *Client, name string) send.Call {
+	key := c.Prefix + name
+	keys := []string{
+		key,
+		PrefixName("redisson_lock_queue", key),
+		PrefixName("redisson_lock_timeout", key),
+		PlacesKey(key),
+		PrefixName("relock_rwlock_writers", key),
+		TokenKey(key),
+		PermitsKey(key),
+	}
+	args := []any{SuffixName(key, ""), PrefixName("redisson_lock__channel", key), PrefixName("redisson_sc", key),
+		PrefixName("redisson_rwlock", key), c.Verb()}
+	return send.Call{Script: anyInspect, Keys: slices.Concat(keys, LineKeys(key), WritersLineKeys(key)), Args: args}
 }
 
 // upToDefaults returns args and more, without those at the end of more that have their defaults, which the script

@@ -30,10 +30,9 @@ import (
 // Servers are the servers behind a Redis client. They implement engine.Servers.
 type Servers struct {
 	rdb     redis.UniversalClient
-	cluster send.Cluster           // rdb, or the client that it embeds, if it routes by slot; or nil
-	dial    func() wake.Subscriber // connects to any server
-	verb    any                    // how they announce, if they have sharded channels
-	asks    bool                   // rdb, such as an AutoPipeliner, does not tell which server has a key
+	cluster send.Cluster // rdb, or the client that it embeds, if it routes by slot; or nil
+	verb    any          // how they announce, if they have sharded channels
+	asks    bool         // rdb, such as an AutoPipeliner, does not tell which server has a key
 
 	noShards atomic.Bool                         // it was found out that the servers have no sharded channels
 	slots    atomic.Pointer[[]redis.ClusterSlot] // if asks is set; nil: nothing has said that the servers are those of a Cluster
@@ -42,7 +41,6 @@ type Servers struct {
 // New returns what is known about the servers of rdb.
 func New(rdb redis.UniversalClient) *Servers {
 	s := &Servers{rdb: rdb, cluster: send.ClusterOf(rdb), verb: record.InBothWays}
-	s.dial = func() wake.Subscriber { return s.connect(rdb) }
 	switch one, many := send.OptionsOf(rdb); {
 	case s.cluster == nil && one != nil:
 		s.verb = record.Publish
@@ -53,9 +51,6 @@ func New(rdb redis.UniversalClient) *Servers {
 	}
 	return s
 }
-
-// One returns the servers that are found by dial, and are not in Cluster mode.
-func One(dial func() wake.Subscriber) *Servers { return &Servers{dial: dial, verb: record.Publish} }
 
 // Verb returns how scripts publish on the servers: see internal/lua/announce.lua.
 func (s *Servers) Verb() any {
@@ -80,27 +75,21 @@ func (s *Servers) Group(name string) string {
 // is subscribed determines it. go-redis asks for a master only if it has not asked before, which it has after an attempt
 // that found a lock busy.
 func (s *Servers) Node(channel string) wake.Node {
-	home := wake.Node{Dial: s.dial}
+	home := wake.Node{Dial: func() wake.Subscriber { return s.connect(s.rdb) }}
 	if !s.Counts() {
 		return home
 	}
 	if master := s.master(channel); master != nil {
 		return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return s.connect(master) }}
 	}
-	for _, some := range s.ranges() {
-		if slot := slotOf(channel); some.Start <= slot && slot <= some.End && len(some.Nodes) > 0 {
-			home.Name = cmp.Or(some.Nodes[0].ID, some.Nodes[0].Addr)
+	if all := s.slots.Load(); all != nil {
+		for _, some := range *all {
+			if slot := slotOf(channel); some.Start <= slot && slot <= some.End && len(some.Nodes) > 0 {
+				home.Name = cmp.Or(some.Nodes[0].ID, some.Nodes[0].Addr)
+			}
 		}
 	}
 	return home
-}
-
-// ranges returns which node has which slots, if a server was asked for that.
-func (s *Servers) ranges() []redis.ClusterSlot {
-	if all := s.slots.Load(); all != nil {
-		return *all
-	}
-	return nil
 }
 
 // master returns the node that has a key, or nil if go-redis does not know it.

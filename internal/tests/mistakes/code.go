@@ -319,7 +319,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 		}},
 	},
 	{
-		Name: "multiKeepsSome", File: "gather.go",
+		Name: "multiKeepsSome", File: "multilock.go",
 		Omits:   "A MultiLock that has not got all of its locks gives back those that it has.",
 		Changes: []Change{{"err = g.giveBack(g.parts, err)", "err = g.giveBack(g.parts[1:], err)"}},
 	},
