@@ -271,27 +271,39 @@ func TestBoundedCallWithoutAnAnswerIsSentAgain(t *testing.T) {
 	assert.NotEqual(t, goid.Get(), list[1].goroutine)
 }
 
-// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook reads its words.
+// A bounded call that gets no connection was not sent, and goes out in another way, also if a hook reads its words, or
+// keeps the error for itself.
 func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	s := testredis.Mini(t)
-	rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
-	rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		_ = cmd.Args()
-		return next(ctx, cmd)
-	}))
-	b := newTimedBench(t, rdb)
-	b.bounds()
-	conn := rdb.Conn()
-	require.NoError(t, conn.Ping(context.Background()).Err()) // it has the only connection
-	ctx := context.Background()
-	began := time.Now()
-	_, err, sent := b.timed.RunBounded(ctx, began, echoRequest().Call)
-	assert.NoError(t, err)
-	assert.False(t, sent)
-	assert.GreaterOrEqual(t, time.Since(began), b.timed.bound/5)
-	assert.Less(t, time.Since(began), b.timed.bound/4+slack)
-	require.NoError(t, conn.Close())
-	b.bounds()
+	for name, hook := range map[string]userHook{
+		"reads": func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			_ = cmd.Args()
+			return next(ctx, cmd)
+		},
+		"keeps": func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if err := next(ctx, cmd); Answered(err) {
+				return err
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) { o.PoolSize = 1 })
+			rdb.AddHook(hook)
+			b := newTimedBench(t, rdb)
+			b.bounds()
+			conn := rdb.Conn()
+			require.NoError(t, conn.Ping(context.Background()).Err()) // it has the only connection
+			began := time.Now()
+			_, err, sent := b.timed.RunBounded(context.Background(), began, echoRequest().Call)
+			assert.NoError(t, err)
+			assert.False(t, sent)
+			assert.GreaterOrEqual(t, time.Since(began), b.timed.bound/5)
+			assert.Less(t, time.Since(began), b.timed.bound/4+slack)
+			require.NoError(t, conn.Close())
+			b.bounds()
+		})
+	}
 }
 
 // A call whose script the server does not know goes out with its source in another way.
@@ -547,36 +559,6 @@ func TestBoundedCallWithoutAnAnswerIsSilent(t *testing.T) {
 		assert.Len(b.t, b.fake.times(), 1)
 		time.Sleep(2 * time.Minute)
 	}, bounded(time.Second))
-}
-
-// A bounded call that was not sent goes out in another way, also if a hook of the user keeps the error for itself.
-func TestBoundedCallWhoseErrorAHookKeepsIsSent(t *testing.T) {
-	t.Parallel()
-	for name, hinder := range map[string]func(b *timedBench) (end func()){
-		"no connection": func(b *timedBench) func() {
-			conn := b.rdb.Conn()
-			require.NoError(b.t, conn.Ping(context.Background()).Err())
-			return func() { assert.NoError(b.t, conn.Close()) }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rdb := testredis.Client(t, testredis.Mini(t).Addr(), func(o *redis.Options) { o.PoolSize = 1 })
-			rdb.AddHook(userHook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				if err := next(ctx, cmd); Answered(err) {
-					return err
-				}
-				return nil
-			}))
-			b := newTimedBench(t, rdb)
-			b.bounds()
-			end := hinder(b)
-			_, err, sent := b.timed.RunBounded(context.Background(), time.Now(), echoRequest().Call)
-			assert.NoError(t, err)
-			assert.False(t, sent)
-			end()
-			assert.NoError(t, b.send(context.Background()).Err)
-		})
-	}
 }
 
 // A lateConn is a connection whose reads report in their own way that the time is up, as those of some tunnels do.
