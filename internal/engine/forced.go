@@ -41,7 +41,8 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 		return false, err
 	}
 	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
-		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}}
+		// In a batch, it would be given up when it is sent again otherwise.
+		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}, Long: true}
 		for range mostForced {
 			answer := e.sender.Once(&op.Wait, request)
 			r, clients, err := answer.Forced()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -365,6 +366,19 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A forced release is sent by itself: in a batch, it would be given up when other requests are sent again.
+func TestForceHasTimeForAnAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		batching := joinSending(t, e.redis, "batching", send.Config{Transport: e.redis, Batch: true})
+		batching.Probe().Sender().BatchAll()
+		batching.lock(1)
+		e.faults(fakeredis.Fault{Late: 2 * send.ResendTime}, "force")
+		freed, err := batching.Force(ctx, newFakeLock(e.redis, "x"))
+		assert.NoError(t, err)
+		assert.True(t, freed)
+	})
 }
 
 // The same for a record that was handed off, during the request, to an owner that draws a token with it.

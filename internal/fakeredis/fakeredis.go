@@ -155,7 +155,6 @@ type prompt struct {
 }
 
 func (*prompt) Bound() time.Duration { return 4 * send.ResendTime }
-func (*prompt) Probe(string)         {}
 
 func (p *prompt) Run(ctx context.Context, c send.Call, taking bool) (any, error) {
 	p.idle.Store(0)

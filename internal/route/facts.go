@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // ReadTimeout returns how long rdb waits for an answer. It is not positive if rdb waits without a limit, or if the limit
@@ -55,8 +56,28 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 	}
 	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
 		c.Bounded = timed
+		c.Probe = func(key string, within time.Duration) { s.probe(timed, key, within) }
 	}
 	return c
+}
+
+// probe has all idle connections to the server of a key used at the same time, and waits for the answers. Pipelines may
+// have a pool of their own.
+func (s *Servers) probe(timed *send.Timed, key string, within time.Duration) {
+	var all sync.WaitGroup
+	use := func(idle uint32, piped bool) {
+		for range idle {
+			waitgroup.Go(&all, func() {
+				_ = send.CatchPanic(func() error { return timed.Probe(key, within, piped) })
+			})
+		}
+	}
+	pool := s.pool(key)
+	use(pool.IdleConns, false)
+	if piped := pool.PipelineStats; piped != nil {
+		use(piped.IdleConns, true)
+	}
+	all.Wait()
 }
 
 // pool returns the state of the pool that requests for a key need; zero: it is not known.

@@ -128,7 +128,6 @@ func inline(c *Config) {
 type prompt struct{ Transport }
 
 func (prompt) Bound() time.Duration { return boundedTime }
-func (prompt) Probe(string)         {}
 
 func (p prompt) RunBounded(ctx context.Context, _ time.Time, c Call) (any, error, bool) {
 	answer, err := p.Run(ctx, c, false)

@@ -155,8 +155,8 @@ func (r *retry) next(w *Wait) (outcome, error) {
 			if why := w.Over(); why != nil {
 				return outcome{}, why
 			}
-			if why := r.awaitProbes(w); why != nil {
-				return outcome{}, why
+			if o, why := r.awaitProbes(w); why != nil || !o.silent() {
+				return o, why
 			}
 		}
 		if r.resume.IsZero() && r.mayTry() {
@@ -174,16 +174,15 @@ func (r *retry) next(w *Wait) (outcome, error) {
 }
 
 // awaitProbes has the idle connections probed if the last try has no answer, before the request is sent again. It waits
-// for those probes that need not be begun first. The error is the reason why the caller leaves.
-func (r *retry) awaitProbes(w *Wait) error {
-	silent := len(r.underWay) > 0 || r.last.err == nil || r.last.err == ErrSilent || timedOut(r.last.err)
-	if !silent || !r.resume.IsZero() {
-		return nil
+// for them, or for the outcome of a try, for as long as probes take while Redis is quick. The error is the reason why the
+// caller leaves.
+func (r *retry) awaitProbes(w *Wait) (outcome, error) {
+	if r.resume.IsZero() && !Answered(r.last.err) {
+		if ended := r.probe(&r.req.Call); ended != nil {
+			return r.take(w.sleep(r.detached.wakes(), ended, nil, 2*boundedTime))
+		}
 	}
-	if ended := r.probe(&r.req.Call); ended != nil {
-		return w.Sleep(ended, nil, nil, 2*boundedTime)
-	}
-	return nil
+	return outcome{}, nil
 }
 
 // worthRepeating reports whether a request that failed with err may succeed soon. The credentials of a waiter that was
@@ -303,16 +302,19 @@ func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
 
 // wait waits for the outcome of a try. The outcome is silent when the pause has ended, or when the time has come to
 // send the request again.
-func (r *retry) wait(caller *Wait) (o outcome, why error) {
-	w, woken := *caller, false
+func (r *retry) wait(caller *Wait) (outcome, error) {
+	w := *caller
 	if len(r.underWay) > 0 {
 		w = caller.WithMinWait(time.Now())
 	}
 	if r.resume.IsZero() {
-		woken, why = w.sleepFor(r.detached.wakes(), &r.limit)
-	} else {
-		woken, why = w.sleep(r.detached.wakes(), nil, nil, max(time.Until(r.resume), time.Nanosecond))
+		return r.take(w.sleepFor(r.detached.wakes(), &r.limit))
 	}
+	return r.take(w.sleep(r.detached.wakes(), nil, nil, max(time.Until(r.resume), time.Nanosecond)))
+}
+
+// take returns the outcome of a try that has woken the caller, or else why.
+func (r *retry) take(woken bool, why error) (outcome, error) {
 	if !woken {
 		return outcome{}, why
 	}

@@ -25,8 +25,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A Config holds the parameters of a Sender.
@@ -47,6 +45,9 @@ type Config struct {
 	// behind a proxy, a connection may have been closed, which is noticed only when it is used. Like Home it is not
 	// called before a call was answered if there are several servers.
 	Idle func(key string) int
+	// Probe has all idle connections to the server of a key used at the same time, and waits for the answers: one that does
+	// not answer within that time, or that of other commands, is closed. If Probe is nil, connections are not probed.
+	Probe func(key string, within time.Duration)
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
@@ -212,12 +213,10 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 	return try.run(w)
 }
 
-// All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call.
+// All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call. It has the
+// idle connections probed before the next renewal is sent, also if the lease is short.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
-	silent := time.AfterFunc(ResendTime, func() {
-		_ = CatchPanic(func() error { s.probe(&calls[0]); return nil })
-	})
-	defer silent.Stop()
+	defer time.AfterFunc(s.slowness.patience()-MinWait, func() { s.probe(&calls[0]) }).Stop()
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
 		return nil
@@ -292,32 +291,26 @@ func (s *Sender) recorded(r *Request, o outcome) outcome {
 	return o
 }
 
-// probe has all idle connections to the server of c used at the same time, by bounded commands, so that go-redis closes
-// those that are dead: those of a process that was stopped for long, or of a host that has vanished. Otherwise each try
-// would be given the next one of them. It does so once in ResendTime at most, and not while others have not ended: a
-// connection that go-redis has not begun may take longer. The channel is closed when they have ended; it is nil if there
-// are none.
+// probe has all idle connections to the server of c probed, so that go-redis closes those that are dead: those of a process
+// that was stopped for long, or of a host that has vanished. Otherwise each try would be given the next one of them. The
+// others are closed only if the server takes much longer than for the slowest of the recent answers. It does so once in
+// ResendTime at most, and not while others have not ended: a connection that go-redis has not begun may take longer. The
+// channel is closed when they have ended; it is nil if there are none.
 func (s *Sender) probe(c *Call) <-chan struct{} {
 	b := s.batchesOf(c)
-	if b == nil || s.config.Bounded == nil || s.slowness.get() > s.config.Bounded.Bound()/boundShare {
+	if b == nil || s.config.Probe == nil {
 		return nil
 	}
-	n, now, key := s.idleConns(c), time.Now(), c.key()
+	now, key, within := time.Now(), c.key(), min(max(boundedTime, boundShare*s.slowness.get()), ConnectTime)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n == 0 || b.probes != nil || now.Sub(b.probed) < ResendTime {
+	if b.probes != nil || now.Sub(b.probed) < ResendTime {
 		return b.probes
 	}
 	ended := make(chan struct{})
 	b.probed, b.probes = now, ended
 	s.config.Spawn(func() {
-		var all sync.WaitGroup
-		for range n {
-			waitgroup.Go(&all, func() {
-				_ = CatchPanic(func() error { s.config.Bounded.Probe(key); return nil })
-			})
-		}
-		all.Wait()
+		s.config.Probe(key, within)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.probes = nil

@@ -45,8 +45,6 @@ type Bounder interface {
 	// RunBounded runs one call, as Transport.Run does. If sent is false, the call was not sent, or not run because the
 	// server does not know its script. Its context has the values of caller, but not its cancellation.
 	RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool)
-	// Probe sends a command about a key, and waits for the answer for as long.
-	Probe(key string)
 }
 
 // errUnsent is the error of a bounded call that was not sent. The hooks of the user see it.
@@ -79,11 +77,18 @@ func NewTimed(rdb redis.UniversalClient) *Timed {
 	}
 	t.bound = min(read, boundedTime)
 	t.limit.d = t.bound / 5
-	t.form = rdb.Pipeline().BLMove(context.Background(), "", "", "", "", t.bound-blockingExtra)
-	t.form.Args()[0] = "evalsha" // its name
-	t.form.SetFirstKeyPos(1)     // where command puts the key
-	t.form.SetStepCount(1)       // go-redis would ask a Cluster for it
+	t.form = form(rdb.Pipeline(), "evalsha", "", t.bound)
 	return t
+}
+
+// form adds a command with this name to pipe, and returns it. Its words are all the same key. It has this read timeout if it
+// is sent by itself.
+func form(pipe redis.Pipeliner, name, key string, timeout time.Duration) *redis.StringCmd {
+	cmd := pipe.BLMove(context.Background(), key, key, key, key, timeout-blockingExtra)
+	cmd.Args()[0], cmd.Args()[5] = name, key
+	cmd.SetFirstKeyPos(1) // where RunBounded puts the key, too
+	cmd.SetStepCount(1)   // go-redis would ask a Cluster for it
+	return cmd
 }
 
 // Bound implements Bounder.
@@ -96,8 +101,8 @@ func (t *Timed) Bound() time.Duration {
 
 // RunBounded implements Bounder.
 func (t *Timed) RunBounded(caller context.Context, now time.Time, c Call) (answer any, err error, sent bool) {
-	cmd := t.command(caller, now)
-	cmd.words = c.appendTo(cmd.room[:0], false)
+	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), of: t, ctx: connCtx{limited{t.limit.begin(now), caller}}}
+	cmd.read, cmd.words = &cmd.own, c.appendTo(cmd.room[:0], false)
 	cmd.StringCmd.Args()[1] = cmd.words[3]
 	return cmd.outcome(c, t.rdb.Process(&cmd.ctx, cmd))
 }
@@ -116,30 +121,22 @@ func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent
 	case err != nil:
 		return nil, explained(call, err), true
 	}
-	return numberOr(text), nil, true
-}
-
-// numberOr returns the integer that text is, or else text.
-func numberOr(text string) any {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n
+		return n, nil, true
 	}
-	return text
+	return text, nil, true
 }
 
-// Probe implements Bounder.
-func (t *Timed) Probe(key string) {
-	cmd := t.command(context.Background(), time.Now())
-	cmd.words = append(cmd.room[:0], "exists", key)
-	cmd.StringCmd.Args()[0], cmd.StringCmd.Args()[1] = "exists", key
-	_ = t.rdb.Process(&cmd.ctx, cmd)
-}
-
-// command returns a command without words.
-func (t *Timed) command(caller context.Context, now time.Time) *timedCmd {
-	cmd := &timedCmd{StringCmd: t.form.Clone().(*redis.StringCmd), of: t, ctx: connCtx{limited{t.limit.begin(now), caller}}}
-	cmd.read = &cmd.own
-	return cmd
+// Probe sends a command about a key, and waits for the answer within that time. In a pipeline, for which there may be
+// other connections, it waits as long as other commands do.
+func (t *Timed) Probe(key string, within time.Duration, piped bool) error {
+	pipe, ctx := t.rdb.Pipeline(), t.limit.begin(time.Now())
+	cmd := form(pipe, "exists", key, within)
+	if piped {
+		_, err := pipe.Exec(ctx)
+		return err
+	}
+	return t.rdb.Process(ctx, cmd)
 }
 
 // A connCtx limits how long go-redis waits for a connection.

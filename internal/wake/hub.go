@@ -55,7 +55,8 @@ type Node struct {
 type Router interface {
 	// Node returns the node, whose name is "" if it is not known, or if there is only one.
 	Node(channel string) Node
-	// Reload refreshes the results of Node. It takes at most about as long as the read timeout of the Redis client.
+	// Reload refreshes the results of Node. It takes at most about as long as the read timeout of the Redis client, and does
+	// not panic.
 	Reload()
 	// Refused is called when a node has refused a channel, and reports whether to reconnect because of that.
 	Refused(err error) bool
@@ -176,7 +177,6 @@ func (h *Hub) Reload() {
 	h.reloadAt = begin.Add(reloadPause)
 	waitgroup.Go(&h.work, func() {
 		defer h.reloads.Add(-1)
-		defer h.caught()
 		select {
 		case <-time.After(time.Until(begin)):
 			h.router.Reload()

@@ -172,6 +172,46 @@ func TestPubSubGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	})
 }
 
+// A hookedConn is like a *redis.PubSub whose reader a hook ends while it connects anew, with a mutex locked.
+type hookedConn struct {
+	*waketest.Conn
+	locked chan struct{}
+}
+
+func (c hookedConn) Receive(ctx context.Context) (any, error) {
+	if len(c.Out) > 0 {
+		return c.Conn.Receive(ctx)
+	}
+	time.Sleep(3 * time.Second)
+	panic("a hook")
+}
+
+func (c hookedConn) Ping(context.Context, ...string) error {
+	<-c.locked
+	return nil
+}
+
+// A hook that ends the reader of a connection, which go-redis does not unlock then, costs no channel either.
+func TestPubSubGoesOnAfterAHookHasEndedTheReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, locked := &waketest.Server{}, make(chan struct{})
+		p := New(exiting{oneServer{s}, func() Subscriber {
+			if s.Dials() == 0 {
+				return hookedConn{s.Dial(), locked}
+			}
+			return s.Dial()
+		}}, slog.New(slog.DiscardHandler), func(string, error) {})
+		p.PingEvery(time.Second, time.Second, "")
+		l := p.Join("x")
+		time.Sleep(5 * time.Second)
+		s.Publish("x")
+		assert.True(t, woken(l))
+		assert.Equal(t, 2, s.Dials())
+		p.Close()
+		close(locked)
+	})
+}
+
 // The refusal of an UNSUBSCRIBE does not count as the answer to a SUBSCRIBE that is outstanding.
 func TestPubSubRefusedUnsubscribeRefusesNoChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,7 +3,8 @@ package wake
 // A link has one connection to one node at a time, and replaces it when it fails.
 //
 // Rules:
-//   - Only the goroutine of the link writes to the connection, and only one other goroutine reads from it.
+//   - Only one goroutine at a time writes to the connection, for the goroutine of the link, and only one other goroutine
+//     reads from it.
 //   - Nothing is sent, and the router is not called, with the mutex of the hub held.
 
 import (
@@ -62,7 +63,7 @@ type conn struct {
 
 var (
 	errSilent = fmt.Errorf("no answer to PING or SUBSCRIBE within %v", 3*second)
-	errHook   = errors.New("a hook of the Redis client has ended the goroutine that reads")
+	errHook   = errors.New("a hook of the Redis client has ended a goroutine of the connection")
 )
 
 const (
@@ -105,10 +106,6 @@ func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 	all := slices.Collect(maps.Values(l.mine))
 	l.mu.Unlock()
 	l.route(pending, all)
-	return l.dial()
-}
-
-func (l *link) dial() Subscriber {
 	l.mu.Lock()
 	dial := l.node.Dial
 	l.mu.Unlock()
@@ -163,11 +160,8 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		subscribe, unsubscribe := l.takeChanges(time.Now())
-		if err := write(conn, subscribe, unsubscribe); err != nil {
-			l.end(err)
-			return true
-		}
-		if len(subscribe) > 0 && l.began.IsZero() {
+		l.use(ctx, func() error { return write(conn, subscribe, unsubscribe) })
+		if len(subscribe) > 0 && l.began.IsZero() && ctx.Err() == nil {
 			l.began = time.Now()
 			waitgroup.Go(&reader, func() {
 				defer l.end(errHook)
@@ -185,15 +179,32 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 			}
 		case <-tick.C:
 			if l.pings(time.Now()) { // the value of the tick may be long past, because a router or a connection took that long
-				if err := conn.Ping(context.Background()); err != nil {
-					l.end(err)
-				}
+				l.use(ctx, func() error { return conn.Ping(context.Background()) })
 			}
 			l.lookAround()
 		case <-ctx.Done():
 		}
 	}
 	return true
+}
+
+// use has another goroutine call f, which uses the connection, and ends the connection if f fails. It does not wait once
+// the connection has ended: if a hook has ended the reader while go-redis connected, f does not return.
+func (l *link) use(ctx context.Context, f func() error) {
+	done := make(chan error, 1)
+	go func() {
+		why := errHook // unless the goroutine continues
+		defer func() { done <- why }()
+		defer l.caught()
+		why = f()
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			l.end(err)
+		}
+	case <-ctx.Done():
+	}
 }
 
 // pings reports whether it is time for a ping. The answer proves that the connection is alive. It ends the connection if

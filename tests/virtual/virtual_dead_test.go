@@ -4,7 +4,6 @@ package virtual
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -21,13 +20,13 @@ import (
 )
 
 // quick returns a Client with these options, which knows that Redis is quick, and its Redis client.
-func quick(v *locktest.Virtual, change func(*redis.Options)) (*redis.Client, *Client) {
+func quick(v *locktest.Virtual, change func(*redis.Options), opts ...Option) (*redis.Client, *Client) {
 	rdb, _ := v.Redis(0)
 	o := *rdb.Options()
 	change(&o)
 	all := redis.NewClient(&o)
 	v.Cleanup(func() { assert.NoError(v, all.Close()) })
-	c, ctx := v.ClientOn(all), ContextWithOwner(ctx)
+	c, ctx := v.ClientOn(all, opts...), ContextWithOwner(ctx)
 	for range 30 {
 		require.NoError(v, c.NewLock("quick").Lock(ctx))
 		require.NoError(v, c.NewLock("quick").Unlock(ctx))
@@ -35,15 +34,30 @@ func quick(v *locktest.Virtual, change func(*redis.Options)) (*redis.Client, *Cl
 	return all, c
 }
 
+// warm opens n connections, or as many for pipelines.
+func warm(v *locktest.Virtual, rdb *redis.Client, n int, pipelines bool) {
+	ping := func() error { return rdb.Ping(ctx).Err() }
+	if pipelines {
+		ping = func() error {
+			_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error { return p.Ping(ctx).Err() })
+			return err
+		}
+	}
+	var work sync.WaitGroup
+	for range n {
+		work.Go(func() { assert.NoError(v, ping()) })
+	}
+	work.Wait()
+}
+
 // Redis answers, but all connections in the pool are dead, as after a host behind its name has vanished. go-redis hands
 // them out one after the other, and each call of a lock comes through nevertheless, soon after it was the first to ask.
 func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
-	const size = 40
 	for name, call := range map[string]func(ctx context.Context, l, held Locker) error{
 		"Lock":   func(ctx context.Context, l, _ Locker) error { return l.Lock(ctx) },
 		"Unlock": func(ctx context.Context, _, held Locker) error { return held.Unlock(ctx) },
 		"TryLock": func(ctx context.Context, l, _ Locker) error {
-			ok, err := l.TryLock(ctx, time.Second, 0)
+			ok, err := l.TryLock(ctx, 2*time.Second, 0)
 			if err == nil && !ok {
 				err = ErrBusy
 			}
@@ -53,44 +67,94 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 			guarded, err := held.Guard(ctx)
 			if err == nil {
 				time.Sleep(time.Minute)
-				err = guarded.Err()
+				err = context.Cause(guarded)
 			}
 			return err
 		},
 	} {
-		for _, pause := range []time.Duration{time.Second / 2, 2 * time.Second} { // the caller or another goroutine sends
-			t.Run(fmt.Sprint(name, pause), func(t *testing.T) {
+		for pool, is := range map[string]struct {
+			conns       int
+			pipelines   bool          // they are those for pipelines
+			lease, slow time.Duration // slow: how long the last answer took; 0: as long as the others
+			pause       time.Duration // since then
+			within      time.Duration // a call comes through
+		}{
+			"the caller sends":         {40, false, 30 * time.Second, 0, time.Second / 2, time.Second / 2},
+			"another goroutine sends":  {40, false, 30 * time.Second, 0, 2 * time.Second, time.Second / 2},
+			"a slow answer":            {40, false, 30 * time.Second, 300 * time.Millisecond, 0, 2 * time.Second},
+			"a short lease":            {2, false, 2 * time.Second, 0, 0, time.Second / 2},
+			"those for pipelines":      {40, true, 30 * time.Second, 0, 0, time.Second},
+			"those, and a short lease": {2, true, 2 * time.Second, 0, 0, time.Second},
+		} {
+			t.Run(name+", "+pool, func(t *testing.T) {
 				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 					_, dead := v.Redis(0)
 					_, alive := v.Redis(0)
 					var to atomic.Pointer[bubble.Link]
 					to.Store(dead)
 					all, c := quick(v, func(o *redis.Options) {
+						if is.pipelines {
+							o.PipelineReadBufferSize, o.PipelinePoolSize = o.ReadBufferSize, o.PoolSize
+						}
 						o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 							return to.Load().Dial(ctx, network, addr)
 						}
-					})
+					}, WithWatchdogTimeout(is.lease))
 					ctx, held := ContextWithOwner(ctx), c.NewLock("held")
 					require.NoError(v, held.Lock(ctx))
-					var warm sync.WaitGroup
-					for range size {
-						warm.Go(func() { assert.NoError(v, all.Ping(ctx).Err()) })
+					warm(v, all, is.conns, is.pipelines)
+					if is.slow > 0 {
+						go locktest.Silent(func() { time.Sleep(is.slow) }, dead)
+						_, err := c.Inspect(ctx, "free")
+						require.NoError(v, err)
 					}
-					warm.Wait()
-					require.EqualValues(v, size, all.PoolStats().IdleConns)
-					time.Sleep(pause)
+					if stats := all.PoolStats(); is.pipelines {
+						require.EqualValues(v, is.conns, stats.PipelineStats.IdleConns)
+					} else {
+						require.EqualValues(v, is.conns, stats.IdleConns)
+					}
+					time.Sleep(is.pause)
 					to.Store(alive)
 					locktest.Silent(func() {
 						start := time.Now()
 						assert.NoError(v, call(ctx, c.NewLock("free"), held))
 						if name != "a renewal" {
-							assert.Less(v, time.Since(start), time.Second/2)
+							assert.Less(v, time.Since(start), is.within)
 						}
 					}, dead)
 				})
 			})
 		}
 	}
+}
+
+// A server that is far away, or slow for a moment, keeps the connections that are idle meanwhile.
+func TestSlowAnswersCloseNoIdleConnection(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		rdb, link := v.Redis(0)
+		link.Set(func(c *bubble.Conditions) { c.Latency = 150 * time.Millisecond })
+		var probes atomic.Int64
+		rdb.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
+			if cmd.Name() == "exists" {
+				probes.Add(1)
+			}
+		}))
+		ctx, c := ContextWithOwner(ctx), v.ClientOn(rdb)
+		l := c.NewLock("l")
+		require.NoError(v, l.Lock(ctx))
+		const conns = 5
+		warm(v, rdb, conns, false)
+		time.Sleep(15 * time.Second) // the scripts are loaded from here on
+		probes.Store(0)
+		time.Sleep(time.Minute)
+		assert.Zero(v, probes.Load(), "renewals are answered")
+		link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} })
+		time.AfterFunc(1500*time.Millisecond, func() { link.Set(func(c *bubble.Conditions) { c.Held = [2]bool{} }) })
+		require.NoError(v, l.Unlock(ctx))
+		time.Sleep(time.Minute)
+		assert.Positive(v, probes.Load(), "Unlock was silent for a second")
+		assert.GreaterOrEqual(v, rdb.PoolStats().TotalConns, uint32(conns))
+	})
 }
 
 // A Redis client that waits for answers without a limit opens connections that are never answered: no bounded request,
