@@ -49,16 +49,15 @@ type Engine struct {
 
 	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
-	draining drain
-	table    stateTable
-	expired  chan *hold // the latest lost holds with explicit leases: see rememberExpired
-	losses   lossLines
-	hints    *hints.Channel
-	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
-	late     late.Requests
-	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
-	kept     *keptFields
-	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
+	table   stateTable
+	expired chan *hold // the latest lost holds with explicit leases: see rememberExpired
+	losses  lossLines
+	hints   *hints.Channel
+	swept   atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
+	late    late.Requests
+	missed  atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
+	kept    *keptFields
+	undoing atomic.Int64 // attempts that are rolled back in the background: see undo
 
 	rtt    handoff.RoundTrip
 	fields fieldMaker

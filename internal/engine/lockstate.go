@@ -28,9 +28,8 @@ import (
 
 // A stateTable has the lock states that are in use, by the names of their locks.
 type stateTable struct {
-	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	names  map[string]*lockState
-	closed bool
+	mu    sync.Mutex // guards names; no other mutex is locked while it is held
+	names map[string]*lockState
 }
 
 // A lockState is the state of all locks of one name. Both halves of a read/write lock are in it.
@@ -40,7 +39,6 @@ type lockState struct {
 	users  atomic.Int64 // calls, registered holds and local queues; it rises from 0 under the table's mutex only
 
 	mu     sync.Mutex // guards the fields below, and the fields of holds, local queues and records that say so
-	closed bool       // by Shutdown or Close
 	times  uint32     // how often mu was locked: see TestUncontendedLockTakesItsMutexThreeTimes
 	holds  holdSet
 	queues []*waitQueue  // the local queues, at most one for each half; nil: there was none
@@ -81,7 +79,7 @@ func (e *Engine) retain(text string) *lockState {
 	defer t.mu.Unlock()
 	s := t.names[text]
 	if s == nil {
-		s = &lockState{engine: e, name: text, closed: t.closed}
+		s = &lockState{engine: e, name: text}
 		t.names[text] = s
 	}
 	s.users.Add(1)
@@ -102,13 +100,6 @@ func (s *lockState) release() {
 	if s.users.Load() == 0 && t.names[s.name] == s { // otherwise it has come into use again, or was removed already
 		delete(t.names, s.name)
 	}
-}
-
-// close makes the lock states that are made from now on closed from the start.
-func (t *stateTable) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
 }
 
 // all returns the lock states that are in use.

@@ -99,7 +99,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // expired.
 func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
-	noteLeftLocked(h, h.Lost(ranOut))
+	h.Lost(ranOut)
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()

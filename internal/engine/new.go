@@ -19,7 +19,6 @@ func New(c Config, sending send.Config) *Engine {
 	e.closed = e.life.Done()
 	e.leaving, e.leave = context.WithCancel(context.Background())
 	e.noNewHolds = e.leaving.Done()
-	e.draining.done = make(chan struct{})
 	e.expired, e.kept = make(chan *hold, expiredKept), new(keptFields)
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)

@@ -145,7 +145,7 @@ func (t *target) confirmLocked(res Answer) error {
 	switch h := t.hold; {
 	case h.IsLost() || h.isOver(): // now, or while the attempt was under way
 		return cmp.Or(reportLossLocked(h), errRestart)
-	case h.Asks() && h.lockState.closed:
+	case h.Asks() && h.lockState.engine.isLeaving.Load():
 		return send.ErrClosed
 	}
 	t.acquiredLocked(res)
