@@ -26,6 +26,7 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -50,8 +51,8 @@ type Engine struct {
 	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
 	table   stateTable
-	expired chan *hold // the latest lost holds with explicit leases: see rememberExpired
-	losses  lossLines
+	expired chan *hold       // the latest lost holds with explicit leases: see rememberExpired
+	losses  report.LineLimit // only the reporter uses it
 	hints   *hints.Channel
 	swept   atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late    late.Requests

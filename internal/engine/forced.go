@@ -9,7 +9,8 @@ package engine
 // channel is subscribed on another connection, hints may have been lost: then all records are checked, once.
 //
 // A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
-// holds began, and whether or not the request was answered.
+// holds began, and whether or not the request was answered. If Redis runs the request when its caller has left, no
+// holder is told.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
@@ -41,7 +42,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 		return false, err
 	}
 	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
-		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}}
+		request := send.Request{Call: kind.Force(seen...)}
 		for range mostForced {
 			answer := e.sender.Once(&op.Wait, request)
 			r, clients, err := answer.Forced()
@@ -85,21 +86,6 @@ func (e *Engine) lookForEvicted(kind contract.Lock) (asked chan struct{}) {
 		e.endEvicted(all)
 	})
 	return asked
-}
-
-// forcedLate handles the answer to a forced release that comes after its caller has left.
-type forcedLate struct {
-	*Engine
-	kind contract.Record
-}
-
-func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
-	r, clients, err := send.ParseForced(value, err)
-	if freed := r[0] == 1; !freed && !send.MayHaveActed(err) {
-		return
-	}
-	f.hints.Send(f.kind.Traits().ID.Name, clients)
-	f.lookForEvicted(f.kind)
 }
 
 // forcedNow notes that a forced release of the half was answered, and returns the records that this process has of it,

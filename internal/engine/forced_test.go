@@ -317,15 +317,6 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },
 			owner: 1, fails: true,
 		},
-		"the answer comes when the caller has left": {
-			fault: forces(fakeredis.Fault{Late: time.Second}),
-			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-				defer cancel()
-				return force(e, ctx)
-			},
-			owner: 1, fails: true,
-		},
 		"a later request is refused": { // as of a semaphore with very many permits
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
 				asked := 0
