@@ -151,17 +151,6 @@ func (w *Watchdog) Renew(l *Lease, length time.Duration) {
 	w.movedLocked(l)
 }
 
-// Shorten makes a lease that is watched and not renewed end at end, unless it ends earlier.
-func (w *Watchdog) Shorten(l *Lease, end time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.watchesLocked(l) || l.renewed.Load() { // it has ended, or the watchdog renews it by now
-		return
-	}
-	l.until.Store(min(int64(w.At(end)), l.until.Load()))
-	w.movedLocked(l)
-}
-
 // End returns the time until which l is valid.
 func (w *Watchdog) End(l *Lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
