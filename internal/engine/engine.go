@@ -54,7 +54,6 @@ type Engine struct {
 	expired chan *hold       // the latest lost holds with explicit leases: see rememberExpired
 	losses  report.LineLimit // only the reporter uses it
 	hints   *hints.Channel
-	swept   atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
 	late    late.Requests
 	missed  atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
 	kept    *keptFields

@@ -5,8 +5,8 @@ package engine
 // Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
 // on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
-// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. When the
-// channel is subscribed on another connection, hints may have been lost: then all records are checked, once.
+// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. A
+// hint that is lost while the connection is replaced is not made up for.
 //
 // A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
 // holds began, and whether or not the request was answered. If Redis runs the request when its caller has left, no
@@ -64,28 +64,22 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 // that, but not for long: Redis may be unreachable now.
 func (e *Engine) ForceBy(ctx context.Context, kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
-	if freed || send.MayHaveActed(err) {
-		select {
-		case <-e.lookForEvicted(kind):
-		case <-time.After(send.MinWait):
-		case <-ctx.Done():
-		}
+	if !freed && !send.MayHaveActed(err) {
+		return freed, err
 	}
-	return freed, err
-}
-
-// lookForEvicted has Redis asked which of the records that this process has of kind are left after a forced release,
-// and ends the others. asked is closed when that was done.
-func (e *Engine) lookForEvicted(kind contract.Lock) (asked chan struct{}) {
-	asked = make(chan struct{})
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	all := s.forcedNow(kind.Traits().ID.Half)
+	all, asked := s.forcedNow(kind.Traits().ID.Half), make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(asked)
 		e.endEvicted(all)
 	})
-	return asked
+	select {
+	case <-asked:
+	case <-time.After(send.MinWait):
+	case <-ctx.Done():
+	}
+	return freed, err
 }
 
 // forcedNow notes that a forced release of the half was answered, and returns the records that this process has of it,
@@ -102,7 +96,7 @@ func (s *lockState) forcedNow(half string) (all []*record) {
 	return all
 }
 
-// endEvicted is lookForEvicted for these records. The watchdog checks those for which there is no answer.
+// endEvicted ends those of the records that are not left in Redis. The watchdog checks those for which there is no answer.
 func (e *Engine) endEvicted(all []*record) {
 	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
@@ -128,7 +122,7 @@ func (e *Engine) endEvicted(all []*record) {
 // newHints returns the channel of hints of e.
 func (e *Engine) newHints() *hints.Channel {
 	return hints.New(hints.Config{
-		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds, Sweep: e.checkAll,
+		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds,
 		Join: e.pubsub.Join, Spawn: e.workers.Spawn, Later: e.reporter.Later, Log: e.Log,
 	})
 }
@@ -146,10 +140,4 @@ func (e *Engine) checkHolds(name string) {
 			return
 		}
 	}
-}
-
-// checkAll has the watchdog check all records. Holds that begin later are checked as in checkHolds.
-func (e *Engine) checkAll() {
-	e.swept.Store(int64(e.watchdog.Now())) // first: a hold that begins now is checked twice rather than never
-	e.watchdog.Sweep()
 }

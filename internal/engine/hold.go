@@ -146,12 +146,10 @@ func (h *hold) startRenewal() {
 }
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
-// watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
-// deleted.
+// watchdog. If a forced release was answered since, or a hint has come, the record may have been deleted.
 func checkIfForcedLocked(h *hold, sent time.Duration) {
-	s := h.lockState
-	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
-		e.watchdog.Check(&h.record.lease)
+	if s := h.lockState; sent < s.forced {
+		s.engine.watchdog.Check(&h.record.lease)
 	}
 }
 

@@ -83,8 +83,7 @@ type Watchdog struct {
 	timer   *time.Timer   // begins a turn then; nil: it was never needed
 	turning bool          // a turn is under way, and sets the timer at its end
 	stopped bool
-	hinted  turns // of checks that hints have asked for
-	swept   turns // of checks of a sweep
+	checks  turns
 
 	// Only turns use these:
 	oldUntil time.Duration // until when a lease that was old counts

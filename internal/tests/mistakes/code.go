@@ -213,7 +213,7 @@ var Code = []Mistake{
 	{
 		Name: "notWokenAfterReconnect", File: "internal/wake/channel.go",
 		Omits:   "A waiter asks again after its connection was made anew.",
-		Changes: []Change{{"	ch.wakeLocked()\n	return ch.again", "	return ch.again"}},
+		Changes: []Change{{"	case !first:\n		ch.wakeLocked()\n", ""}},
 	},
 	{
 		Name: "oldSubscription", File: "internal/wake/channel.go",
