@@ -24,7 +24,6 @@ func (h *hold) handOffLocked() bool {
 		return false
 	}
 	s, q, r := h.lockState, h.queue, h.record
-	q.policy.HandedOff()
 	s.forgetLocked(h)
 	h.Ended()
 	h.queue = nil

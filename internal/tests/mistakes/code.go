@@ -299,7 +299,7 @@ func freshTokenBlock(token int64, following int) *tokenBlock {`,
 	{
 		Name: "handedOffForever", File: "internal/handoff/policy.go",
 		Omits:   "A process hands a lock off to itself for a hand-off window only.",
-		Changes: []Change{{"return p.passed < mostPassed && now-p.since < pace.Window", "return pace.Window > 0"}},
+		Changes: []Change{{"return now-p.since < pace.Window", "return pace.Window > 0"}},
 	},
 	{
 		Name: "sharedForEver", File: "internal/engine/sharing.go",
