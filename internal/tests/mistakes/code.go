@@ -283,17 +283,14 @@ var Code = []Mistake{
 		Name: "restOfABlockKept", File: "internal/engine/tokens.go",
 		Omits: "The rest of a block of tokens is forgotten with its hold.",
 		Changes: []Change{{
-			"func newTokenBlock(token int64, following int) *tokenBlock {",
-			`var kept *tokenBlock
+			"func (b *tokenBlock) take() (token int64) {",
+			`var kept tokenBlock
 
-func newTokenBlock(token int64, following int) *tokenBlock {
-	if following > 0 && (kept == nil || kept.left == 0) {
-		kept = freshTokenBlock(token, following)
+func (b *tokenBlock) take() (token int64) {
+	if kept.left == 0 {
+		kept, *b = *b, kept
 	}
-	return kept
-}
-
-func freshTokenBlock(token int64, following int) *tokenBlock {`,
+	b = &kept`,
 		}},
 	},
 	{
