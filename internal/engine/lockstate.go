@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/handoff"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -206,7 +207,7 @@ func (s *lockState) dropQueueLocked(q *waitQueue) {
 func (s *lockState) keepQueueLocked(q *waitQueue) {
 	if !q.kept {
 		q.kept = true
-		s.oweLocked(duty{keep: q})
+		time.AfterFunc(2*handoff.MostUnannounced, func() { s.endKeeping(q) })
 	}
 }
 
@@ -275,24 +276,21 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	}
 }
 
-// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
-// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
-// queue for some time.
+// A duty is background work that must not begin before the lock state is unlocked: to delete the record of a hold, or to
+// roll back an attempt.
 type duty struct {
 	clear    *hold           // the hold to clear; or nil
 	rollBack contract.Record // the lock of the attempt to roll back; or nil
-	keep     *waitQueue      // the local queue of name to keep; or nil
 
-	lockState *lockState
-	before    *duty            // the duty that was noted before this one; or nil
-	attempt   contract.Attempt // rollBack: the attempt
-	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
-	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
+	before  *duty            // the duty that was noted before this one; or nil
+	attempt contract.Attempt // rollBack: the attempt
+	unknown int              // rollBack: how many tries of the attempt have an unknown outcome
+	ctx     context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.
 func (s *lockState) oweLocked(d duty) {
-	d.lockState, d.before = s, s.duties
+	d.before = s.duties
 	s.duties = &d
 }
 
