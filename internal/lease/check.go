@@ -8,21 +8,19 @@ package lease
 //     after as many at once. The checks of others wait for their turns, and those that would wait too long are dropped.
 //   - A lease is old when its last confirmed request was sent an oldAge ago, or was, before it was renewed. A lease that
 //     is renewed more often than that is never old: its renewals notice soon enough that the record is gone.
-//   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. While one is old, its age
-//     counts for oldPause.
+//   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. That none is old any more
+//     is noticed by the next turn.
 
 import (
-	"slices"
 	"time"
 )
 
 const (
-	mostChecks   = renewBatch       // how many checks are sent at once at most, and then in each second
+	mostChecks   = 256              // how many checks are sent at once at most, and then in each second
 	checkPause   = time.Second      // between two checks of one lease
 	checkHorizon = 10 * time.Second // how long a check may wait for its turn
 
-	oldAge   = time.Second
-	oldPause = 10 * time.Second
+	oldAge = time.Second
 )
 
 // The turns of checks: the time up to which they are given away.
@@ -70,16 +68,9 @@ func (w *Watchdog) Check(l *Lease) bool {
 // isOldLocked reports whether l is old.
 func (l *Lease) isOldLocked(now time.Duration) bool { return l.old || now-l.sent >= oldAge }
 
-// lookAtAgesLocked looks, if it is time to, whether a lease is old. It is called by turns.
-func (w *Watchdog) lookAtAgesLocked(now time.Duration) {
-	if now >= w.oldUntil && slices.ContainsFunc(w.leases, func(l *Lease) bool { return l.old }) {
-		w.oldUntil = now + oldPause
-	}
-}
-
 // noticeAge calls Config.Old if it has something else to tell than the last time.
-func (w *Watchdog) noticeAge() {
-	if old := w.Now() < w.oldUntil; old != w.toldOld && w.config.Old != nil {
+func (w *Watchdog) noticeAge(old bool) {
+	if old != w.toldOld && w.config.Old != nil {
 		w.toldOld = old
 		w.config.Old(old)
 	}
