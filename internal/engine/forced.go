@@ -5,8 +5,8 @@ package engine
 // Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
 // on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
-// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. A
-// hint that is lost while the connection is replaced is not made up for.
+// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal,
+// for example if it was lost while the connection was replaced.
 //
 // A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
 // holds began, and whether or not the request was answered. If Redis runs the request when its caller has left, no

@@ -31,7 +31,7 @@ type slowWatch struct {
 	*Engine
 	pending atomic.Int64 // reports that the reporter has not called yet
 
-	last  time.Duration            // when it last looked; what has begun since is not that old
+	last  time.Duration            // when it last looked
 	due   map[string]time.Duration // when the locks that callers wait for, and that were reported, are reported again
 	lines report.LineLimit
 }
