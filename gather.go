@@ -13,7 +13,7 @@ package relock
 //     them and waits for the other, it is patient for a short, random time only. Then it gives back the first, stays in the
 //     queue, and has the other one before the first in its order from then on.
 //  6. While the call waits, the explicit leases of what it holds are extended when half of them is over, and once more
-//     when all is held, unless it was acquired at the same time. They end together, when the first of them ends.
+//     when all is held, unless it was acquired at the same time.
 //  7. What was lost meanwhile, or has too little left of an explicit lease, counts as not held in 2.
 //  8. What the owner holds already is acquired once more, like the others, but an explicit lease stays as it is until all
 //     is held. Then it is extended, and renewed from then on if the call has no lease.
@@ -400,25 +400,12 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		_ = g.giveBack(some, nil)
 		return late, cmp.Or(why, errAllLate)
 	}
-	if together {
-		g.endTogether()
-	}
 	for _, p := range g.parts {
 		p.held = p.in == nil // if the Observer ends the goroutine, the engine releases this lock
 		p.report.Tell()
 		p.held = true
 	}
 	return acquired, nil
-}
-
-// endTogether makes the holds on the locks, which have an explicit lease, end with the first of them.
-func (g *gathering) endTogether() {
-	end := g.validUntil(g.parts...)
-	for _, p := range g.parts {
-		if p.in != nil {
-			p.in.client.engine().LimitValidity(p.in.lock, engine.OwnerOf(g.ctx), end)
-		}
-	}
 }
 
 // validUntil returns the time until which the locks in held are valid that have an explicit lease.

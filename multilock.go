@@ -47,8 +47,9 @@ import (
 //
 // Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context
 // of Guard is canceled as soon as one of the locks is lost. Each lock is acquired with an explicit lease, which is
-// extended while the others are awaited, and starts for all of them when the last one has been acquired. It ends for all
-// locks at the same time. A Locker of another package is acquired with the lease, which is not extended and ends
+// extended while the others are awaited, and starts for all of them when the last one has been acquired. The locks
+// end one after the other then, within a fiftieth of the lease as a rule, and the context of Guard with the first of
+// them. A Locker of another package is acquired with the lease, which is not extended and ends
 // independently: if there is such a Locker, call Unlock even if an explicit lease has expired. A MultiLock has no fencing token, because
 // each of its locks may have one. ForceUnlock releases the locks in reverse order, so that no waiter loses a lock that
 // it has just acquired.

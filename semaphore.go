@@ -133,15 +133,18 @@ func (s *Semaphore) several(n int) (*handle, error) {
 
 // SetPermits sets the number of permits in Redis, for all processes. It stays until the next SetPermits. Permits that
 // are held are not revoked: if more than n of them are held, no owner gets a permit until fewer than n are held. With
-// an n of 0 no owner gets a permit. SetPermits is a tool for operators, and may be repeated. The error is ErrInvalid
-// for a negative n, and for one above 2147483647.
+// an n of 0 no owner gets a permit. SetPermits is a tool for operators, and may be repeated. It asks for the number first,
+// and sets it unless it has changed since. So a request that Redis runs late, after SetPermits has returned an error, has no
+// effect if the number is another one by then. The error is ErrInvalid for a negative n, and for one above 2147483647.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	err := s.usable(ctx)
 	if err == nil {
 		err = checkPermits(n, 0)
 	}
-	if err == nil {
-		err = s.client.engine().Set(ctx, s.record, func(field string) send.Call { return s.record.Set(n, field) })
+	for r := (send.Reply{}); err == nil && r[0] == 0; {
+		if r, err = s.client.engine().Ask(ctx, s.record.Count()); err == nil {
+			r, err = s.client.engine().Ask(ctx, s.record.Set(r[0], n))
+		}
 	}
 	return s.fail("set permits", err)
 }

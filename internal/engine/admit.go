@@ -92,7 +92,7 @@ func (h *hold) needsNoQueueLocked(takes bool) bool {
 	case contract.Uncoordinated:
 		return true
 	case contract.Shared:
-		return !takes || other != nil || s.engine.HandoffWindow == 0 || s.closed
+		return !takes || other != nil || s.engine.HandoffWindow == 0 || s.engine.isLeaving.Load()
 	}
 	return other != nil && other.Holds()
 }

@@ -3,28 +3,15 @@ package engine
 // Background work: how the duties of lock states are carried out. lockstate.go says when.
 
 import (
+	"cmp"
 	"context"
-	"time"
-
-	"github.com/relock-go/relock/internal/handoff"
 )
 
 // carryOut does what d says.
 func (e *Engine) carryOut(d *duty) {
-	switch {
-	case d.clear != nil:
+	if d.clear != nil {
 		clearRecord(d.clear, 1)
-	case d.rollBack != nil:
-		ctx := d.ctx
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		e.undo(ctx, d.rollBack, d.attempt, d.unknown)
-	default:
-		select {
-		case <-time.After(2 * handoff.MostUnannounced):
-		case <-e.closed:
-		}
-		d.lockState.endKeeping(d.keep)
+	} else {
+		e.undo(cmp.Or(d.ctx, context.Background()), d.rollBack, d.attempt, d.unknown)
 	}
 }

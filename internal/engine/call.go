@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -111,14 +112,22 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
 	op.span.asks(1) // a call that begins again may have asked for more
-	if l, local := kind.(LocalLock); local {
-		return e.acquireLocal(op, s, l, o, r)
+	l, local := kind.(LocalLock)
+	switch {
+	case !local:
+		e.noteAcquire()
+	case r.Lease > 0 && lease.Validity(r.Lease) <= 0 && s.find(kind.Traits().ID, o) == nil: // a re-entry shortens no lease
+		return nil, send.Invalid("lease %v is too short: it must exceed the allowance for clock drift", r.Lease)
 	}
-	e.noteAcquire()
 	var t target
-	in, err := s.enter(op, kind, o, r.Lease == 0, &r, &t)
+	in, err := s.enter(op, kind, o, r.Lease == 0 && !local, &r, &t)
 	if in.holds || err != nil {
 		return in.hold, err
+	}
+	if local {
+		k := &localBackend{lock: l}
+		k.begin(op, k, t)
+		return t.hold, k.finish(op)
 	}
 	one := new(recordBackend)
 	one.begin(op, one, t)

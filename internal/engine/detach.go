@@ -90,7 +90,7 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 	x.lease = e.watchdog.RestOf(&r.lease, max(keep, h.keepUntil-e.watchdog.Now()))
 	x.held = h.age()
 	s.endSharingLocked(r)
-	h.endedLocked()
+	h.Ended()
 	if h.leaveRecordLocked() {
 		r.endLocked()
 	} else {

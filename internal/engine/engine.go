@@ -26,6 +26,7 @@ import (
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -49,16 +50,14 @@ type Engine struct {
 
 	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
-	draining drain
-	table    stateTable
-	expired  chan *hold // the latest lost holds with explicit leases: see rememberExpired
-	losses   lossLines
-	hints    *hints.Channel
-	swept    atomic.Int64 // when checkAll was last called, on the clock of the watchdog; 0: never
-	late     late.Requests
-	missed   atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
-	kept     *keptFields
-	undoing  atomic.Int64 // attempts that are rolled back in the background: see undo
+	table   stateTable
+	expired chan *hold       // the latest lost holds with explicit leases: see rememberExpired
+	losses  report.LineLimit // only the reporter uses it
+	hints   *hints.Channel
+	late    late.Requests
+	missed  atomic.Int64 // when this Client last missed a grant, on the clock of the watchdog; 0: never
+	kept    *keptFields
+	undoing atomic.Int64 // attempts that are rolled back in the background: see undo
 
 	rtt    handoff.RoundTrip
 	fields fieldMaker

@@ -141,17 +141,3 @@ func (e *Engine) ValidUntil(kind contract.Lock, o Owner, end time.Time) time.Tim
 	}
 	return end
 }
-
-// LimitValidity makes the hold of o on kind expire at end, or earlier if its explicit lease is shorter. A hold that the
-// watchdog renews, or that o has acquired more than once, stays as it is. So does the lease in Redis: a record that would
-// last longer is deleted when its hold expires.
-func (e *Engine) LimitValidity(kind contract.Lock, o Owner, end time.Time) {
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	s.Lock()
-	defer s.Unlock()
-	h := unlessGone(s.holds.get(holdKey{kind.Traits().ID.Half, o}))
-	if h != nil && h.Count() == 1 && len(h.record.holds) == 1 {
-		e.watchdog.Shorten(&h.record.lease, end)
-	}
-}

@@ -5,11 +5,12 @@ package engine
 // Rules: the script answers which Clients had holds, and the Client that has sent it publishes a hint for each of them,
 // on a channel of that Client. (The script cannot do that, because the channel may be in another shard of a Cluster.) A
 // hint names a lock. It makes the watchdog check the records that the Client has of this lock: it ends nothing by
-// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal. When the
-// channel is subscribed on another connection, hints may have been lost: then all records are checked, once.
+// itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal,
+// for example if it was lost while the connection was replaced.
 //
 // A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
-// holds began, and whether or not the request was answered.
+// holds began, and whether or not the request was answered. If Redis runs the request when its caller has left, no
+// holder is told.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
@@ -42,7 +43,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	}
 	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
 		// In a batch, it would be given up when it is sent again otherwise.
-		request := send.Request{Call: kind.Force(seen...), OnOrphan: forcedLate{e, kind}, Long: true}
+		request := send.Request{Call: kind.Force(seen...), Long: true}
 		for range mostForced {
 			answer := e.sender.Once(&op.Wait, request)
 			r, clients, err := answer.Forced()
@@ -64,43 +65,22 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 // that, but not for long: Redis may be unreachable now.
 func (e *Engine) ForceBy(ctx context.Context, kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
-	if freed || send.MayHaveActed(err) {
-		select {
-		case <-e.lookForEvicted(kind):
-		case <-time.After(send.MinWait):
-		case <-ctx.Done():
-		}
+	if !freed && !send.MayHaveActed(err) {
+		return freed, err
 	}
-	return freed, err
-}
-
-// lookForEvicted has Redis asked which of the records that this process has of kind are left after a forced release,
-// and ends the others. asked is closed when that was done.
-func (e *Engine) lookForEvicted(kind contract.Lock) (asked chan struct{}) {
-	asked = make(chan struct{})
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
-	all := s.forcedNow(kind.Traits().ID.Half)
+	all, asked := s.forcedNow(kind.Traits().ID.Half), make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(asked)
 		e.endEvicted(all)
 	})
-	return asked
-}
-
-// forcedLate handles the answer to a forced release that comes after its caller has left.
-type forcedLate struct {
-	*Engine
-	kind contract.Record
-}
-
-func (f forcedLate) HandleOrphan(_ time.Time, value any, err error) {
-	r, clients, err := send.ParseForced(value, err)
-	if freed := r[0] == 1; !freed && !send.MayHaveActed(err) {
-		return
+	select {
+	case <-asked:
+	case <-time.After(send.MinWait):
+	case <-ctx.Done():
 	}
-	f.hints.Send(f.kind.Traits().ID.Name, clients)
-	f.lookForEvicted(f.kind)
+	return freed, err
 }
 
 // forcedNow notes that a forced release of the half was answered, and returns the records that this process has of it,
@@ -117,7 +97,7 @@ func (s *lockState) forcedNow(half string) (all []*record) {
 	return all
 }
 
-// endEvicted is lookForEvicted for these records. The watchdog checks those for which there is no answer.
+// endEvicted ends those of the records that are not left in Redis. The watchdog checks those for which there is no answer.
 func (e *Engine) endEvicted(all []*record) {
 	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
 	defer cancel()
@@ -143,7 +123,7 @@ func (e *Engine) endEvicted(all []*record) {
 // newHints returns the channel of hints of e.
 func (e *Engine) newHints() *hints.Channel {
 	return hints.New(hints.Config{
-		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds, Sweep: e.checkAll,
+		ID: e.ID, Channel: e.Channel, Tell: e.Tell, Check: e.checkHolds,
 		Join: e.pubsub.Join, Spawn: e.workers.Spawn, Later: e.reporter.Later, Log: e.Log,
 	})
 }
@@ -161,10 +141,4 @@ func (e *Engine) checkHolds(name string) {
 			return
 		}
 	}
-}
-
-// checkAll has the watchdog check all records. Holds that begin later are checked as in checkHolds.
-func (e *Engine) checkAll() {
-	e.swept.Store(int64(e.watchdog.Now())) // first: a hold that begins now is checked twice rather than never
-	e.watchdog.Sweep()
 }

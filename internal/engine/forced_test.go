@@ -318,15 +318,6 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },
 			owner: 1, fails: true,
 		},
-		"the answer comes when the caller has left": {
-			fault: forces(fakeredis.Fault{Late: time.Second}),
-			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-				defer cancel()
-				return force(e, ctx)
-			},
-			owner: 1, fails: true,
-		},
 		"a later request is refused": { // as of a semaphore with very many permits
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
 				asked := 0
@@ -430,15 +421,6 @@ func TestForceEndsAHoldThatIsBeingAttached(t *testing.T) {
 // A hint that comes while the request of a hold is under way is not too early for it: the hold is checked when it begins.
 func TestHintReachesAHoldThatBeginsLater(t *testing.T) {
 	t.Parallel()
-	for name, hears := range map[string]func(e *bubbleEngine){
-		"hint":      func(e *bubbleEngine) { e.hints.Heard("check x") },
-		"reconnect": func(e *bubbleEngine) { e.hints.Sweep() }, // a hint may have been lost
-	} {
-		t.Run(name, func(t *testing.T) { testHintReachesAHoldThatBeginsLater(t, hears) })
-	}
-}
-
-func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngine)) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.faults(fakeredis.Fault{Answer: 100 * time.Millisecond}, "acquire")
 		acquired := begin(func() {
@@ -446,39 +428,10 @@ func testHintReachesAHoldThatBeginsLater(t *testing.T, hears func(e *bubbleEngin
 		})
 		time.Sleep(50 * time.Millisecond)
 		e.deleteRecord()
-		hears(e)
+		e.hints.Heard("check x")
 		<-acquired
 		time.Sleep(time.Second)
 		assert.Zero(t, holdCountOf(e.Engine, newFakeLock(e.redis, "x"), 1))
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-	})
-}
-
-// A hold that is released by force while the connection for hints is being replaced is lost soon after that, although
-// no hint arrives. The checks of all holds are one pipeline.
-func TestReconnectChecksHolds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := fakeredis.New()
-		e := joinBubbleEngine(t, r, "client", withHints)
-		e.lock(1)
-		guarded := e.guarded(1)
-		kept := e.lockNamed("y", 1)
-		time.Sleep(2 * time.Second)
-		assert.Zero(t, r.Count("renew"), "checks after the first subscription")
-
-		r.PubSub.Set(func() { r.PubSub.Down = true })
-		r.PubSub.Cut()
-		r.Set(func() { delete(r.Records, "x") })
-		time.Sleep(time.Second)
-		assert.NoError(t, guarded.Err())
-		r.PubSub.Set(func() { r.PubSub.Down = false })
-		began := time.Now()
-		<-guarded.Done()
-		assert.LessOrEqual(t, time.Since(began), 2*time.Second, "a pause between two connections, and a check")
-		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		assert.Equal(t, 1, r.Count("renew"), "pipelines with the checks of both holds")
-		e.giveBack(kept, 1)
 	})
 }

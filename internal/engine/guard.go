@@ -5,11 +5,11 @@ package engine
 // Rules: the mutex of the lock state guards the guards of a hold. A hold that was released or lost has none.
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // Guard returns a ctx that is canceled when ctx is canceled, or when the hold that o has on kind ends.
@@ -39,10 +39,7 @@ func (g *guardedHold) Lost() error {
 
 // guardableLocked returns nil if the hold can have guards, or else the error of Guard.
 func (g *guardedHold) guardableLocked() error {
-	if g.lockState.closed {
-		return send.ErrClosed
-	}
-	return (*hold)(g).heldLocked()
+	return cmp.Or(g.lockState.engine.Open(), (*hold)(g).heldLocked())
 }
 
 // EndOf returns the End of the guards whose parents have this done channel, or nil.

@@ -77,7 +77,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
 		before := h.Hold
 		h.lockState.locked(func() {
-			noteLeftLocked(h, h.Lost(true))
+			h.Lost(true)
 			h.loss = LossError(ErrExpired)
 		})
 		defer func() {

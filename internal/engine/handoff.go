@@ -24,9 +24,8 @@ func (h *hold) handOffLocked() bool {
 		return false
 	}
 	s, q, r := h.lockState, h.queue, h.record
-	q.policy.HandedOff()
 	s.forgetLocked(h)
-	h.endedLocked()
+	h.Ended()
 	h.queue = nil
 	h.leaveRecordLocked()
 	next.queue = q
@@ -52,7 +51,7 @@ func (h *hold) handOffLocked() bool {
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	s, q, r := h.lockState, h.queue, h.record
 	e := s.engine
-	if s.closed || q == nil || q.First() == nil || !h.Holds() || h.Count() > 1 || !h.IsTold() || r.ended {
+	if e.isLeaving.Load() || q == nil || q.First() == nil || !h.Holds() || h.Count() > 1 || !h.IsTold() || r.ended {
 		return nil, 0
 	}
 	first := q.First().Value

@@ -718,6 +718,7 @@ func TestLossBeforeAReportIsTold(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, n, "events")
 		report.Tell()
+		synctest.Wait()
 		assert.Equal(t, 1, n, "events")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})

@@ -146,12 +146,10 @@ func (h *hold) startRenewal() {
 }
 
 // checkIfForcedLocked is called for a hold that was acquired by a request which was sent at sent, on the clock of the
-// watchdog. If a forced release was answered since, or a hint has come, or may have been lost, the record may have been
-// deleted.
+// watchdog. If a forced release was answered since, or a hint has come, the record may have been deleted.
 func checkIfForcedLocked(h *hold, sent time.Duration) {
-	s := h.lockState
-	if e := s.engine; sent < max(s.forced, time.Duration(e.swept.Load())) {
-		e.watchdog.Check(&h.record.lease)
+	if s := h.lockState; sent < s.forced {
+		s.engine.watchdog.Check(&h.record.lease)
 	}
 }
 
@@ -164,10 +162,10 @@ type record struct {
 	lease      lease.Lease
 
 	// guarded by lockState.mu of first
-	holds  []*hold     // those that have the record now
-	room   [1]*hold    // memory for holds
-	tokens *tokenBlock // for the holds that the record is handed off to; or nil
-	ended  bool        // see endLocked
+	holds  []*hold    // those that have the record now
+	room   [1]*hold   // memory for holds
+	tokens tokenBlock // for the holds that the record is handed off to
+	ended  bool       // see endLocked
 }
 
 // newRecord returns the record of h, which was granted by an answer that came at answeredAt.
@@ -194,7 +192,7 @@ func (h *hold) leaveRecordLocked() bool {
 // endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,
 // whether it was released, left to a hold that adopts its field, or lost.
 func (r *record) endLocked() {
-	r.ended, r.tokens = true, nil
+	r.ended = true
 	r.first.lockState.endSharingLocked(r)
 	r.first.lockState.engine.watchdog.Remove(&r.lease)
 }

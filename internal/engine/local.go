@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -28,21 +27,6 @@ type localBackend struct {
 	refusal  Refusal
 	taken    []int // what subscription listens to
 	notified bool  // a message has ended the last sleep
-}
-
-// acquireLocal runs one acquire operation for l.
-func (e *Engine) acquireLocal(op *waitOptions, s *lockState, l LocalLock, o Owner, r Request) (*hold, error) {
-	length := l.Traits().Limits.Cut(cmp.Or(r.Lease, e.WatchdogTimeout))
-	if lease.Validity(length) <= 0 && s.find(l.Traits().ID, o) == nil { // a re-entry shortens no lease
-		return nil, send.Invalid("lease %v is too short: it must exceed the allowance for clock drift", length)
-	}
-	var t target
-	if _, err := s.enter(op, l, o, false, &r, &t); err != nil {
-		return nil, err
-	}
-	k := &localBackend{lock: l}
-	k.begin(op, k, t)
-	return t.hold, k.finish(op)
 }
 
 func (k *localBackend) admit() error {

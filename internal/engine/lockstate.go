@@ -24,13 +24,13 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/handoff"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
 type stateTable struct {
-	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	names  map[string]*lockState
-	closed bool
+	mu    sync.Mutex // guards names; no other mutex is locked while it is held
+	names map[string]*lockState
 }
 
 // A lockState is the state of all locks of one name. Both halves of a read/write lock are in it.
@@ -40,7 +40,6 @@ type lockState struct {
 	users  atomic.Int64 // calls, registered holds and local queues; it rises from 0 under the table's mutex only
 
 	mu     sync.Mutex // guards the fields below, and the fields of holds, local queues and records that say so
-	closed bool       // by Shutdown or Close
 	times  uint32     // how often mu was locked: see TestUncontendedLockTakesItsMutexThreeTimes
 	holds  holdSet
 	queues []*waitQueue  // the local queues, at most one for each half; nil: there was none
@@ -81,7 +80,7 @@ func (e *Engine) retain(text string) *lockState {
 	defer t.mu.Unlock()
 	s := t.names[text]
 	if s == nil {
-		s = &lockState{engine: e, name: text, closed: t.closed}
+		s = &lockState{engine: e, name: text}
 		t.names[text] = s
 	}
 	s.users.Add(1)
@@ -102,13 +101,6 @@ func (s *lockState) release() {
 	if s.users.Load() == 0 && t.names[s.name] == s { // otherwise it has come into use again, or was removed already
 		delete(t.names, s.name)
 	}
-}
-
-// close makes the lock states that are made from now on closed from the start.
-func (t *stateTable) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
 }
 
 // all returns the lock states that are in use.
@@ -215,7 +207,7 @@ func (s *lockState) dropQueueLocked(q *waitQueue) {
 func (s *lockState) keepQueueLocked(q *waitQueue) {
 	if !q.kept {
 		q.kept = true
-		s.oweLocked(duty{keep: q})
+		time.AfterFunc(2*handoff.MostUnannounced, func() { s.endKeeping(q) })
 	}
 }
 
@@ -284,24 +276,21 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	}
 }
 
-// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
-// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
-// queue for some time.
+// A duty is background work that must not begin before the lock state is unlocked: to delete the record of a hold, or to
+// roll back an attempt.
 type duty struct {
 	clear    *hold           // the hold to clear; or nil
 	rollBack contract.Record // the lock of the attempt to roll back; or nil
-	keep     *waitQueue      // the local queue of name to keep; or nil
 
-	lockState *lockState
-	before    *duty            // the duty that was noted before this one; or nil
-	attempt   contract.Attempt // rollBack: the attempt
-	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
-	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
+	before  *duty            // the duty that was noted before this one; or nil
+	attempt contract.Attempt // rollBack: the attempt
+	unknown int              // rollBack: how many tries of the attempt have an unknown outcome
+	ctx     context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.
 func (s *lockState) oweLocked(d duty) {
-	d.lockState, d.before = s, s.duties
+	d.before = s.duties
 	s.duties = &d
 }
 

@@ -4,9 +4,8 @@ package engine
 //
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the reporter reports the
-// loss, once. A loss that a release finds is reported by its call. The loss of a hold that no call has told is not reported. Of
-// many losses, which have one cause, the log gets at most report.MostLines lines in any second; the others are counted
-// (lossLines).
+// loss, once. The loss of a hold that no call has told is not reported. Of many losses, which have one cause, the log gets
+// at most report.MostLines lines in any second; the others are counted.
 
 import (
 	"context"
@@ -43,7 +42,7 @@ type ending struct {
 func carryOut(all []ending) {
 	defer func() {
 		for _, e := range all {
-			e.hold.lockState.engine.reporter.Later(e.report)
+			e.report()
 		}
 	}()
 	each.Do(all, ending.carryOut)
@@ -99,7 +98,7 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 // expired.
 func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
-	noteLeftLocked(h, h.Lost(ranOut))
+	h.Lost(ranOut)
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
@@ -143,13 +142,15 @@ func (e ending) carryOut() {
 	e.guards.EndAll(h.withName(e.loss))
 }
 
-// report reports the loss as an event.
+// report has the loss reported as an event.
 func (e *ending) report() {
 	engine, s := e.hold.lockState.engine, e.subject
 	switch {
 	case e.untold:
 	case e.state == tenancy.Expired:
-		engine.Events.Report(context.Background(), Event{What: Expired, Subject: s, Time: e.age})
+		engine.reporter.Later(func() {
+			engine.Events.Report(context.Background(), Event{What: Expired, Subject: s, Time: e.age})
+		})
 	default:
 		engine.tellLoss(s, e.age, e.loss, e.cause)
 	}
@@ -167,28 +168,21 @@ func noteTold(h *hold) *ending {
 	return &ending{hold: h, subject: h.subject(), cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}
 }
 
-// tellLoss reports a loss to the Observer, and to the log unless this Client has forced the lock open.
+// tellLoss has a loss reported to the Observer, and to the log unless this Client has forced the lock open. How many the
+// log does not get is reported a second later, or by Close.
 func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
-	logged := !errors.Is(cause, errForced) && e.logsLoss()
-	e.Events.Report(context.Background(), Event{What: Lost, Subject: s, Time: held, Err: loss, Cause: cause, Logged: logged})
-}
-
-// logsLoss reports whether the log gets the next loss. How many it does not get is reported a second later.
-func (e *Engine) logsLoss() bool {
-	allowed, first := e.losses.next(e.watchdog.Now())
-	if first {
-		e.workers.Spawn(func() {
-			if e.Pause(e.life, time.Second) == nil { // the rest is for Close
-				e.reporter.Later(e.tellOmittedLosses)
-			}
-		})
-	}
-	return allowed
+	e.reporter.Later(func() {
+		logged := !errors.Is(cause, errForced) && e.losses.Allows(e.watchdog.Now(), true)
+		if !logged && e.losses.Left == 1 {
+			time.AfterFunc(time.Second, func() { e.reporter.Later(e.tellOmittedLosses) })
+		}
+		e.Events.Report(context.Background(), Event{What: Lost, Subject: s, Time: held, Err: loss, Cause: cause, Logged: logged})
+	})
 }
 
 // tellOmittedLosses reports how many losses were left out.
 func (e *Engine) tellOmittedLosses() {
-	if n := e.losses.omitted(e.watchdog.Now()); n > 0 {
+	if n := e.losses.Omitted(e.watchdog.Now()); n > 0 {
 		e.Events.LossesOmitted(n)
 	}
 }

@@ -141,9 +141,6 @@ func TestLeaseThatHasEndedIsNotExtended(t *testing.T) {
 		"Extend": func(t *testing.T, h *hold) {
 			assert.ErrorIs(t, noteExtended(h, time.Now(), 10*time.Minute), ErrLockLost)
 		},
-		"LimitValidity": func(_ *testing.T, h *hold) {
-			h.lockState.engine.LimitValidity(h.lock, h.owner, time.Now().Add(10*time.Minute))
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {

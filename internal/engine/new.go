@@ -19,7 +19,6 @@ func New(c Config, sending send.Config) *Engine {
 	e.closed = e.life.Done()
 	e.leaving, e.leave = context.WithCancel(context.Background())
 	e.noNewHolds = e.leaving.Done()
-	e.draining.done = make(chan struct{})
 	e.expired, e.kept = make(chan *hold, expiredKept), new(keptFields)
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)
@@ -31,7 +30,7 @@ func New(c Config, sending send.Config) *Engine {
 		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
 	e.sender = send.New(sending)
 	e.fields.id = e.ID
-	e.losses.lines = report.NewLineLimit()
+	e.losses = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = e.newWatchdog()
 	e.slowBegins = (&slowWatch{Engine: e, lines: report.NewLineLimit()}).begins

@@ -81,7 +81,7 @@ func (p Probe) Look(kind contract.Lock, o Owner) (v View) {
 // returns when Redis has answered the subscription, or after a second.
 func (p Probe) HearsOfForce() {
 	l := p.e.pubsub.Join(p.e.Channel)
-	l.Hears(p.e.hints.Heard, p.e.checkAll)
+	l.Hears(p.e.hints.Heard)
 	select {
 	case <-l.Ready:
 	case <-time.After(time.Second):

@@ -50,13 +50,12 @@ type waitQueue struct {
 }
 
 // errBypassQueue ends the waits of callers in a local queue that are to make an attempt without being admitted. There
-// are five reasons:
+// are four reasons:
 //
 //   - Redis has not answered the admitted caller, and the others must not wait for an unreachable Redis one after the
 //     other.
 //   - The time of a caller is up, and none of them has seen an owner of the lock.
 //   - The owner of a caller has acquired the counterpart of the lock.
-//   - The Redis client is closed.
 //   - A caller was granted a permit of a semaphore, and there are more for others.
 //
 // Such an attempt acquires the lock only if it is free, and does not join the line, because the place of this process

@@ -366,7 +366,7 @@ func (h *hold) endOneLocked() (left int, last bool, guards guard.Ends) {
 		return left, false, nil
 	}
 	held := h.Holds()
-	h.endedLocked()
+	h.Ended()
 	last = !held || h.leaveRecordLocked()
 	if last {
 		h.record.endLocked()

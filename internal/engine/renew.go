@@ -66,9 +66,6 @@ func (e *Engine) renewed(leases []*lease.Lease, answers []lease.Renewal, asked [
 	for i, r := range asked {
 		answers[i].Held, answers[i].Err = r.Held, r.Err
 		h := leases[i].Holder.(*record).first
-		if send.RedisClosed(r.Err) {
-			h.lockState.endLocalWaits()
-		}
 		if r.Length == 0 || r.Err == nil && !r.Held {
 			continue
 		}
@@ -76,15 +73,6 @@ func (e *Engine) renewed(leases []*lease.Lease, answers []lease.Renewal, asked [
 			e.late.Left(r.Field, late.Effect{Lease: r.Length}, 0, true)
 		}
 		mayLast(h, r.Length, r.Err)
-	}
-}
-
-// endLocalWaits makes all callers that wait in the local queues of s ask Redis themselves.
-func (s *lockState) endLocalWaits() {
-	s.Lock()
-	defer s.Unlock()
-	for _, q := range s.queues {
-		q.FailBehind(0, errBypassQueue)
 	}
 }
 

@@ -175,9 +175,12 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the call of 2 has begun before Close
 		e.HandoffWindow = time.Hour
 		e.shares(1)
-		e.table.each(func(s *lockState) { s.closed = true })
-		e.sharesNot(2, Request{Wait: 0})
-		e.table.each(func(s *lockState) { s.closed = false })
+		e.isLeaving.Store(true)
+		op := e.waitOptionsFor(ctx)
+		op.NoWait = true
+		_, err := e.acquireOnce(op, 2, Request{}, e.shared())
+		assert.Equal(t, send.ErrTimeUp, err, "it asks Redis, which finds the lock busy")
+		e.isLeaving.Store(false)
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the counterpart asks Redis itself

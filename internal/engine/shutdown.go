@@ -2,9 +2,9 @@ package engine
 
 // Shutdown: how a Client stops while its locks are held.
 //
-// Rules: after stopAcquiring no caller of the Client acquires a lock, on any path: in a lock state that is closed
-// nothing is acquired, handed off or shared. So the number of holds only decreases from then on, and Shutdown returns
-// when the last hold has ended. Until Close the watchdog renews leases, and requests are sent.
+// Rules: after stopAcquiring no caller of the Client acquires a lock, on any path: nothing is acquired, handed off or
+// shared. So the number of holds only decreases from then on. Shutdown looks from time to time whether there are any, as
+// that of net/http does, and returns when the last hold has ended. Until Close the watchdog renews leases, and requests are sent.
 
 import (
 	"context"
@@ -21,7 +21,8 @@ import (
 const (
 	// closeTime is how long Close waits for requests under way. A release may take 1.25 times UnlockTime.
 	closeTime  = 7 * time.Second
-	mostLogged = 16 // the number of holds that an event of Close names
+	mostLogged = 16                    // the number of holds that an event of Close names
+	heldPause  = 10 * time.Millisecond // between two looks of Shutdown at whether there are holds left
 )
 
 var errHangs = errors.New("relock: close: the Logger or the Observer has not returned")
@@ -30,19 +31,11 @@ var errHangs = errors.New("relock: close: the Logger or the Observer has not ret
 // an error that names the holds that are left.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	e.stopAcquiring()
-	var why error
-	select {
-	case <-e.draining.done:
-	default:
-		select {
-		case <-e.draining.done:
-		case <-ctx.Done():
-			why = send.CtxError(ctx)
-		case <-e.closed:
-			why = send.ErrClosed
-		}
+	held, why := e.stillHeld(), error(nil)
+	for held.count > 0 && why == nil {
+		why = e.Pause(ctx, heldPause)
+		held = e.stillHeld()
 	}
-	held := e.stillHeld()
 	err := e.Close()
 	if why != nil && held.count > 0 {
 		return errors.Join(fmt.Errorf("relock: shutdown: %w: %v", why, &held), err)
@@ -53,41 +46,23 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 // stopAcquiring ends all waits for locks and cancels all guards, except those of agents: these look after what their
 // principals have to finish. No caller acquires a lock any more.
 func (e *Engine) stopAcquiring() {
-	if !e.isLeaving.CompareAndSwap(false, true) {
-		return
-	}
+	e.isLeaving.Store(true)
 	e.leave()
-	e.draining.begin(1)     // so that done is not closed before all lock states are
-	defer e.draining.end(1) // also if a context of the user panics, or ends the goroutine
-	e.closeStates(false)
+	e.endGuards(false)
 }
 
-// closeStates closes all lock states, and cancels their guards, those of agents only if all is set.
-func (e *Engine) closeStates(all bool) {
+// endGuards cancels all guards, those of agents only if all is set. There are no new ones: every step that makes one, or
+// a hold, looks at isLeaving with the mutex of the lock state.
+func (e *Engine) endGuards(all bool) {
 	var guards []guard.Ends
-	e.table.close()
-	for _, s := range e.table.all() {
-		guards = append(guards, s.close(all)...)
-	}
+	e.table.each(func(s *lockState) {
+		for h := range s.holds.all() {
+			if all || h.owner.agent() == nil {
+				guards = append(guards, h.guards.Take())
+			}
+		}
+	})
 	each.Do(guards, func(ends guard.Ends) { ends.EndAll(send.ErrClosed) })
-}
-
-// close closes the lock state, counts its holds, and returns the guards that the caller has to cancel: see closeStates.
-func (s *lockState) close(all bool) (guards []guard.Ends) {
-	s.Lock()
-	defer s.Unlock()
-	holds := 0
-	for h := range s.holds.all() {
-		if all || h.owner.agent() == nil {
-			guards = append(guards, h.guards.Take())
-		}
-		if h.Holds() && !s.closed {
-			holds++
-		}
-	}
-	s.closed = true
-	s.engine.draining.begin(holds)
-	return guards
 }
 
 // stillHeld describes the holds that are left.
@@ -128,7 +103,7 @@ func (s *stillHeld) String() string {
 // closeTime.
 func (e *Engine) Close() (err error) {
 	defer func() { err = e.end() }() // each step also if a context of the user panics, or ends the goroutine
-	defer e.closeStates(true)
+	defer e.endGuards(true)
 	e.stopAcquiring()
 	return nil
 }

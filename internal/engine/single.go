@@ -223,7 +223,7 @@ func (r *recordBackend) leavePlace() bool {
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || r.place.field == nil || q.First() == nil || s.closed || !t.hold.Asks() || t.Counterpart != "" {
+	if q == nil || r.place.field == nil || q.First() == nil || s.engine.isLeaving.Load() || !t.hold.Asks() || t.Counterpart != "" {
 		return false
 	}
 	q.place = r.place

@@ -11,12 +11,12 @@ package engine
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/report"
 )
 
@@ -36,6 +36,12 @@ type slowWatch struct {
 	lines report.LineLimit
 }
 
+// A slowWait is a lock for which callers wait.
+type slowWait struct {
+	SlowWait
+	lock contract.Lock
+}
+
 // A slowHold is a hold that has become too old.
 type slowHold struct {
 	Subject
@@ -43,11 +49,10 @@ type slowHold struct {
 	stack *[]uintptr
 }
 
-// begins starts the goroutine if there are warnings. It is called after a new wait is there to be found, or a new hold
-// if there are warnings of holds, because stop relies on that. The caller may have mutexes.
+// begins starts a goroutine that looks once, unless there is one, or there are no warnings. It is called after a new wait is
+// there to be found, or a new hold if there are warnings of holds: run relies on that. The caller may have mutexes.
 func (w *slowWatch) begins() {
 	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.slowWalks.Load() && w.slowWalks.CompareAndSwap(false, true) {
-		w.last, w.due = w.watchdog.Now(), nil
 		w.Spawn(w.run)
 	}
 }
@@ -61,26 +66,14 @@ func (e *Engine) slowWalkers() int64 {
 }
 
 func (w *slowWatch) run() {
-	ended := false
-	defer func() {
-		if !ended { // a hook has ended the goroutine during a lookup
-			w.Spawn(w.run)
+	defer func() { // also if a hook has ended the goroutine during a lookup
+		if w.slowWalks.Store(false); w.Alive() == nil && w.isNeeded() {
+			w.begins()
 		}
 	}()
-	for w.Pause(w.life, slowPause) == nil {
+	if w.Pause(w.life, slowPause) == nil {
 		w.look()
-		if !w.isNeeded() && w.stop() {
-			break
-		}
 	}
-	ended = true
-}
-
-// stop reports whether the goroutine is to end. If there is a hold or a wait since the last look, whose call has found
-// that there is a goroutine, it goes on.
-func (w *slowWatch) stop() bool {
-	w.slowWalks.Store(false)
-	return !w.isNeeded() || !w.slowWalks.CompareAndSwap(false, true)
 }
 
 // isNeeded reports whether there is anything to look at.
@@ -99,8 +92,7 @@ func (w *slowWatch) isNeeded() (needed bool) {
 // The slowest come first, and holds and waits take turns.
 func (w *slowWatch) look() {
 	now := w.watchdog.Now()
-	waits := w.longWaits(now)
-	holds := w.oldHolds(now, waits)
+	waits, holds := w.longWaits(now), w.oldHolds(now)
 	ctx, cancel := context.WithTimeout(w.life, lookupTime)
 	defer cancel()
 	for i := range max(len(holds), len(waits)) {
@@ -109,11 +101,11 @@ func (w *slowWatch) look() {
 			w.later(func() { w.Events.SlowHold(h.Subject, now-h.since, *cmp.Or(h.stack, new([]uintptr))) })
 		}
 		if i < len(waits) && w.allowed(now) {
-			long := *waits[i]
-			if long.Holder == "" && w.Holder != nil {
+			long := waits[i]
+			if long.Holder, _ = w.here(long.lock, NoOwner); long.Holder == "" && w.Holder != nil {
 				long.Holder = w.Holder(ctx, long.Subject)
 			}
-			w.later(func() { w.Events.SlowWait(long) })
+			w.later(func() { w.Events.SlowWait(long.SlowWait) })
 		}
 	}
 	if n := w.lines.More(now); n > 0 {
@@ -135,51 +127,35 @@ func (w *slowWatch) later(line func()) {
 	})
 }
 
-// oldHolds returns the holds that have become too old since the last look, the oldest first. It also notes the holders
-// in this process of the locks of waits.
-func (w *slowWatch) oldHolds(now time.Duration, waits []*SlowWait) (all []slowHold) {
-	if w.HoldWarning == 0 && len(waits) == 0 {
+// oldHolds returns the holds that have become too old since the last look, the oldest first.
+func (w *slowWatch) oldHolds(now time.Duration) (all []slowHold) {
+	if w.HoldWarning == 0 {
 		return nil
 	}
-	awaited := make(map[string]*SlowWait, len(waits))
-	for _, long := range waits {
-		awaited[long.Name] = long
-	}
-	others := make(map[*SlowWait]int)
 	w.eachHeld(func(h *hold, since time.Duration) {
-		if w.HoldWarning > 0 && crossed(w.HoldWarning, w.last-since, now-since) {
+		if crossed(w.HoldWarning, w.last-since, now-since) {
 			all = append(all, slowHold{h.subject(), since, h.stack})
 		}
-		switch long := awaited[h.lock.Traits().Name]; {
-		case long == nil:
-		case long.Holder != "":
-			others[long]++
-		default:
-			long.Holder = fmt.Sprintf("%v of %s", h.owner.principal(), w.process())
-		}
 	})
-	for long, n := range others {
-		long.Holder += fmt.Sprintf(", and %d more here", n)
-	}
 	slices.SortFunc(all, func(a, b slowHold) int { return cmp.Compare(a.since, b.since) })
 	return all
 }
 
 // longWaits returns the locks for which a call has waited too long, and which are to be reported now, the longest wait
 // first. A lock is reported again when as much time has passed as the longest wait has lasted then.
-func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
+func (w *slowWatch) longWaits(now time.Duration) (all []*slowWait) {
 	if w.WaitWarning == 0 {
 		return nil
 	}
-	found := make(map[string]*SlowWait)
+	found := make(map[string]*slowWait)
 	w.eachWaiting(func(h *hold, since time.Duration) {
 		long := found[h.lock.Traits().Name]
 		if long == nil {
-			long = new(SlowWait)
+			long = new(slowWait)
 			found[h.lock.Traits().Name] = long
 		}
 		if long.Waiters++; now-since >= long.Waited {
-			long.Subject, long.Waited = h.subject(), now-since
+			long.lock, long.Subject, long.Waited = h.lock, h.subject(), now-since
 		}
 	})
 	due := make(map[string]time.Duration)
@@ -194,7 +170,7 @@ func (w *slowWatch) longWaits(now time.Duration) (all []*SlowWait) {
 		}
 	}
 	w.due = due
-	slices.SortFunc(all, func(a, b *SlowWait) int { return cmp.Compare(b.Waited, a.Waited) })
+	slices.SortFunc(all, func(a, b *slowWait) int { return cmp.Compare(b.Waited, a.Waited) })
 	return all
 }
 

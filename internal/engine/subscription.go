@@ -76,7 +76,7 @@ func (s *subscription) change(t target, grants, releases string) {
 // hearGrants makes l, which listens to the channel of grants, hear those of t.
 func hearGrants(l *wake.Listener, t target) {
 	kind, e := t.hold.commands(), t.hold.lockState.engine
-	l.Hears(func(message string) { e.heardGrant(kind, message) }, nil)
+	l.Hears(func(message string) { e.heardGrant(kind, message) })
 	if kind.Traits().Admission == contract.Uncoordinated {
 		l.Only(isFor(t.Field))
 	}

@@ -94,7 +94,7 @@ func (t *target) acquiredLocked(res Answer) {
 		}
 		q.policy.Acquired(now)
 	}
-	h.token, h.record.tokens = res.Token, newTokenBlock(res.Token, res.Following)
+	h.token, h.record.tokens = res.Token, tokenBlock{res.Token + 1, res.Following}
 	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
 	if res.limits != nil {
 		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
@@ -145,7 +145,7 @@ func (t *target) confirmLocked(res Answer) error {
 	switch h := t.hold; {
 	case h.IsLost() || h.isOver(): // now, or while the attempt was under way
 		return cmp.Or(reportLossLocked(h), errRestart)
-	case h.Asks() && h.lockState.closed:
+	case h.Asks() && h.lockState.engine.isLeaving.Load():
 		return send.ErrClosed
 	}
 	t.acquiredLocked(res)

@@ -8,27 +8,18 @@ package engine
 // belongs to that record alone, and is discarded when the record ends, for whatever reason: a later draw may be of
 // another process, and its tokens are greater.
 
-// A tokenBlock is what is left of the tokens that were drawn together. A nil block is empty.
+// A tokenBlock is what is left of the tokens that were drawn together.
 type tokenBlock struct {
 	next int64
 	left int
 }
 
-// newTokenBlock returns the tokens that follow token, or nil if there are none.
-func newTokenBlock(token int64, following int) *tokenBlock {
-	if token == 0 || following <= 0 {
-		return nil
-	}
-	return &tokenBlock{token + 1, following}
-}
-
 // take returns the next token, or 0 if the block is empty.
-func (b *tokenBlock) take() int64 {
-	if b == nil || b.left == 0 {
-		return 0
+func (b *tokenBlock) take() (token int64) {
+	if b.left > 0 {
+		token = b.next
+		b.next++
+		b.left--
 	}
-	token := b.next
-	b.next++
-	b.left--
 	return token
 }

@@ -26,16 +26,6 @@ func (h *hold) acquiredLocked(r *record, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// endedLocked notes that the owner of h has released the lock.
-func (h *hold) endedLocked() { noteLeftLocked(h, h.Ended()) }
-
-// noteLeftLocked counts a hold that has ended if left is set.
-func noteLeftLocked(h *hold, left bool) {
-	if left && h.lockState.closed {
-		h.lockState.engine.draining.end(1)
-	}
-}
-
 // wakeOwnerLocked wakes the caller of the owner of h that waits for its counterpart. Now that the owner holds the lock,
 // Redis grants or refuses its attempt at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {

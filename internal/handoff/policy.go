@@ -21,9 +21,7 @@ const (
 	// of a release.
 	MostUnannounced = time.Second // the default poll interval
 
-	windowTrips = 16 // where round trips are long, the window lasts this many of them, up to LongWindow
-	// mostPassed limits the hand-offs of one tenure.
-	mostPassed  = 1 << 16
+	windowTrips = 16                    // where round trips are long, the window lasts this many of them, up to LongWindow
 	leastYield  = time.Millisecond      // the shortest head start of other processes
 	mostYield   = 20 * time.Millisecond // the longest one
 	mostYielded = 1024                  // releases of other processes after which they go first again
@@ -41,7 +39,6 @@ type Policy struct {
 	since time.Duration // the start of the tenure; 0: there is none
 	until time.Duration // other processes go first until then
 
-	passed  int  // hand-offs in the tenure
 	yielded int  // outstanding releases of other processes after which they go first again
 	offered bool // other processes went first after the last tenure
 	missed  int  // how often in a row none of them acquired the lock then
@@ -77,11 +74,8 @@ func (p *Policy) Acquired(now time.Duration) {
 
 // MayHandOff reports whether the tenure may continue.
 func (p *Policy) MayHandOff(now time.Duration, pace Pace) bool {
-	return p.passed < mostPassed && now-p.since < pace.Window
+	return now-p.since < pace.Window
 }
-
-// HandedOff records that this process has passed the lock on inside itself.
-func (p *Policy) HandedOff() { p.passed++ }
 
 // Released records a release in Redis, where others is the number of other clients that received its message. If the
 // tenure has lasted for the hand-off window, other processes go first. Their head start is longer if none of them was
@@ -121,7 +115,7 @@ func (p *Policy) ReleasedUnannounced(now time.Duration, pace Pace, pollInterval 
 
 // Interrupted records that another process has the lock.
 func (p *Policy) Interrupted() {
-	p.since, p.passed, p.offered, p.missed, p.unheard = 0, 0, false, 0, 0
+	p.since, p.offered, p.missed, p.unheard = 0, false, 0, 0
 }
 
 // HeardRelease records the message that another process has released the lock.

@@ -2,8 +2,8 @@
 // what they tell this one.
 //
 // Rules: a hint names a lock. It makes a Client check the records that it has of this lock: it ends nothing by itself,
-// any client may have sent it, and it may be lost. When the channel is subscribed on another connection, hints may have
-// been lost: then all records are checked, once. A Client listens while it has a hold that is old, so that a lock that
+// any client may have sent it, and it may be lost, for example while the connection is replaced. Then a holder notices at
+// its next renewal. A Client listens while it has a hold that is old, so that a lock that
 // is held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the
 // Client does not ask for it again.
 package hints
@@ -35,7 +35,6 @@ type Config struct {
 	// Tell publishes a hint to other Clients; or it is nil.
 	Tell  func(ctx context.Context, clients []string, hint string)
 	Check func(name string) // has the records of the lock called name checked
-	Sweep func()            // has all records checked
 
 	Join  func(channel string) *wake.Listener
 	Spawn func(job func())
@@ -100,7 +99,7 @@ func (c *Channel) Hear(old bool) {
 
 func (c *Channel) join() {
 	l := c.Join(c.Channel)
-	l.Hears(c.Heard, c.Sweep)
+	l.Hears(c.Heard)
 	if !c.keep(l) {
 		l.Leave()
 	}

@@ -6,28 +6,24 @@ package lease
 //   - A check is asked for by a hint, which anybody may have made up. So it ends nothing by itself, and only brings a
 //     request forward. A lease is checked once in each checkPause at most, and mostChecks leases are checked in a second,
 //     after as many at once. The checks of others wait for their turns, and those that would wait too long are dropped.
-//   - A sweep checks all leases, because hints may have been lost. Its checks have turns of their own, so that hints need
-//     not wait behind it.
 //   - A lease is old when its last confirmed request was sent an oldAge ago, or was, before it was renewed. A lease that
 //     is renewed more often than that is never old: its renewals notice soon enough that the record is gone.
-//   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. While one is old, its age
-//     counts for oldPause.
+//   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. That none is old any more
+//     is noticed by the next turn.
 
 import (
-	"slices"
 	"time"
 )
 
 const (
-	mostChecks   = renewBatch       // how many checks are sent at once at most, and then in each second
+	mostChecks   = 256              // how many checks are sent at once at most, and then in each second
 	checkPause   = time.Second      // between two checks of one lease
 	checkHorizon = 10 * time.Second // how long a check may wait for its turn
 
-	oldAge   = time.Second
-	oldPause = 10 * time.Second
+	oldAge = time.Second
 )
 
-// The turns of checks of one kind: the time up to which they are given away.
+// The turns of checks: the time up to which they are given away.
 type turns time.Duration
 
 // next returns when a check that is due at from, now or later, may be sent. Those that wait are sent together.
@@ -49,29 +45,6 @@ func (t *turns) take(now time.Duration) {
 func (w *Watchdog) Check(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.checkLocked(l, &w.hinted)
-}
-
-// Sweep checks all leases as Check does, because the hints about some of them may have been lost. The old ones come
-// first, because the others may be removed in a moment; of each, those that are due last, because the others are
-// renewed sooner. If there are too many, their renewals have to do.
-func (w *Watchdog) Sweep() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.Now()
-	all := slices.Clone(w.leases) // a check changes the order of the heap
-	for _, old := range []bool{true, false} {
-		for _, l := range slices.Backward(all) {
-			if l.isOldLocked(now) == old && !w.checkLocked(l, &w.swept) {
-				return
-			}
-		}
-	}
-}
-
-// checkLocked implements Check, with one of all turns. A check that is waiting for its turn is brought forward if there is
-// a sooner one, as there is for a hint about a lease of a sweep.
-func (w *Watchdog) checkLocked(l *Lease, all *turns) bool {
 	if l.index < 0 || w.stopped {
 		return true
 	}
@@ -79,15 +52,14 @@ func (w *Watchdog) checkLocked(l *Lease, all *turns) bool {
 	if l.checkedAt > 0 {
 		from = l.checkedAt + checkPause
 	}
-	at := all.next(max(now, from, 1)) // 0 is no time
+	at := w.checks.next(max(now, from, 1)) // 0 is no time
 	switch {
 	case at-now > checkHorizon:
 		return false
-	case l.checkAt > 0 && at >= l.checkAt,
-		l.renewed.Load() && at >= l.renewAt && !l.asked: // a renewal under way may be answered, not repeated
+	case l.checkAt > 0, l.renewed.Load() && at >= l.renewAt && !l.asked: // a renewal under way may be answered, not repeated
 		return true
 	}
-	all.take(now)
+	w.checks.take(now)
 	l.checkAt = at
 	w.movedLocked(l)
 	return true
@@ -96,16 +68,9 @@ func (w *Watchdog) checkLocked(l *Lease, all *turns) bool {
 // isOldLocked reports whether l is old.
 func (l *Lease) isOldLocked(now time.Duration) bool { return l.old || now-l.sent >= oldAge }
 
-// lookAtAgesLocked looks, if it is time to, whether a lease is old. It is called by turns.
-func (w *Watchdog) lookAtAgesLocked(now time.Duration) {
-	if now >= w.oldUntil && slices.ContainsFunc(w.leases, func(l *Lease) bool { return l.old }) {
-		w.oldUntil = now + oldPause
-	}
-}
-
 // noticeAge calls Config.Old if it has something else to tell than the last time.
-func (w *Watchdog) noticeAge() {
-	if old := w.Now() < w.oldUntil; old != w.toldOld && w.config.Old != nil {
+func (w *Watchdog) noticeAge(old bool) {
+	if old != w.toldOld && w.config.Old != nil {
 		w.toldOld = old
 		w.config.Old(old)
 	}

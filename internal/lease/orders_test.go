@@ -100,7 +100,7 @@ func (o *orderOf) pass(d time.Duration) bool {
 
 func (o *orderOf) look() {
 	w, now := o.watchdog, o.watchdog.Now()
-	due, ended := w.collect()
+	due, ended, _ := w.collect()
 	if w.armed <= now {
 		o.fail("the next turn is due now")
 	}

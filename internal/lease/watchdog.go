@@ -14,8 +14,7 @@ package lease
 //     them has ended, however it ended.
 //   - A check of a lease is its next renewal, sent sooner than it is due. Of a lease that no renewal makes longer it is
 //     a request that only looks for the record, and has an effect only if it finds none. See check.go.
-//   - A Holder is called without the mutex held, once for each lease. If a renewal has failed before, the turn does not
-//     call it: see tell.
+//   - A Holder is called without the mutex held, once for each lease, and not by the turn: see tell.
 
 import (
 	"cmp"
@@ -36,9 +35,8 @@ import (
 const MostRenewals = 2
 
 const (
-	renewBatch   = 256             // leases in one pipeline
-	renewWorkers = 4               // pipelines of one group that are under way at the same time in each round
-	renewTime    = send.ResendTime // a renewal without an answer is sent again after this time, over another connection
+	renewBatch = 1024            // leases in one pipeline
+	renewTime  = send.ResendTime // a renewal without an answer is sent again after this time, over another connection
 )
 
 // A Renewal is the answer to the renewal of one lease.
@@ -83,12 +81,9 @@ type Watchdog struct {
 	timer   *time.Timer   // begins a turn then; nil: it was never needed
 	turning bool          // a turn is under way, and sets the timer at its end
 	stopped bool
-	hinted  turns // of checks that hints have asked for
-	swept   turns // of checks of a sweep
+	checks  turns
 
-	// Only turns use these:
-	oldUntil time.Duration // until when a lease that was old counts
-	toldOld  bool          // what Config.Old was called with
+	toldOld bool // what Config.Old was called with; only turns use it
 }
 
 // NewWatchdog returns a Watchdog without leases.
@@ -148,17 +143,6 @@ func (w *Watchdog) Renew(l *Lease, length time.Duration) {
 	l.renewed.Store(true)
 	l.length, l.renewAt = length, min(l.renewAt, l.sent+length/3)
 	w.limitLocked(l)
-	w.movedLocked(l)
-}
-
-// Shorten makes a lease that is watched and not renewed end at end, unless it ends earlier.
-func (w *Watchdog) Shorten(l *Lease, end time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.watchesLocked(l) || l.renewed.Load() { // it has ended, or the watchdog renews it by now
-		return
-	}
-	l.until.Store(min(int64(w.At(end)), l.until.Load()))
 	w.movedLocked(l)
 }
 
@@ -302,10 +286,10 @@ func (w *Watchdog) turn() {
 		return
 	}
 	defer w.end()
-	due, ended := w.collect()
+	due, ended, old := w.collect()
 	w.tell(ended)
 	w.send(due)
-	w.noticeAge()
+	w.noticeAge(old)
 }
 
 // begin begins a turn, unless one is under way, or w is stopped.
@@ -334,18 +318,10 @@ type endedLease struct {
 	failed error // of the last renewal, if it failed
 }
 
-// tell tells the holders that their leases have ended. The turn asks no error of the user for anything, which may not
+// tell tells the holders that their leases have ended, but not on the goroutine of the turn: an error of the user may not
 // return, or may end the goroutine.
 func (w *Watchdog) tell(ended []endedLease) {
-	var failed []endedLease
-	for _, e := range ended {
-		if e.failed != nil {
-			failed = append(failed, e)
-		} else {
-			e.holder.LeaseEnded(e.why)
-		}
-	}
-	for some := range slices.Chunk(failed, renewBatch) {
+	for some := range slices.Chunk(ended, renewBatch) {
 		waitgroup.Go(&w.work, func() { each.Do(some, endedLease.tell) })
 	}
 }
@@ -372,8 +348,8 @@ func (e endedLease) because() error {
 }
 
 // collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
-// a little later (slack), so that the leases of a busy client share pipelines.
-func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
+// a little later (slack), so that the leases of a busy client share pipelines. old reports whether a lease is old.
+func (w *Watchdog) collect() (due []*Lease, ended []endedLease, old bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
@@ -396,7 +372,6 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
 	for _, l := range due {
 		heap.Push(&w.leases, l)
 	}
-	w.lookAtAgesLocked(now)
 	switch {
 	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
@@ -406,10 +381,7 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease) {
 		// Short holds come and go. There is one turn, at the time when the last of them would have been due, instead
 		// of one for each of them.
 	}
-	if now < w.oldUntil {
-		w.armed = min(w.armed, w.oldUntil)
-	}
-	return due, ended
+	return due, ended, slices.ContainsFunc(w.leases, func(l *Lease) bool { return l.old })
 }
 
 // isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so. After askLocked nothing of l is
@@ -449,13 +421,11 @@ func (w *Watchdog) send(due []*Lease) {
 		groups[g] = append(groups[g], l)
 	}
 	for _, group := range groups {
-		for lane := 0; lane < renewWorkers && lane*renewBatch < len(group); lane++ {
-			waitgroup.Go(&w.work, func() {
-				for at := lane * renewBatch; at < len(group); at += renewWorkers * renewBatch {
-					w.sendWithin(group[at:min(at+renewBatch, len(group))])
-				}
-			})
-		}
+		waitgroup.Go(&w.work, func() {
+			for batch := range slices.Chunk(group, renewBatch) {
+				w.sendWithin(batch)
+			}
+		})
 	}
 }
 

@@ -429,18 +429,3 @@ func TestWatchdogManyLeases(t *testing.T) {
 		assert.GreaterOrEqual(t, mean, 50, "%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
 	})
 }
-
-// A lease that the watchdog renews by now is not shortened: its end is that of the last renewal.
-func TestWatchdogDoesNotShortenALeaseThatItRenews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRecords(t)
-		l, ends := f.watch(testLease, true)
-		until := f.watchdog.End(l)
-		f.watchdog.Shorten(l, time.Now().Add(time.Second))
-		f.watchdog.Shorten(l, time.Now().Add(time.Hour))
-		assert.Equal(t, until, f.watchdog.End(l))
-		time.Sleep(time.Hour)
-		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-		f.watchdog.Remove(l)
-	})
-}

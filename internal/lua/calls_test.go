@@ -28,7 +28,7 @@ var storyCalls = map[string][2]string{
 	"write_release":     {rwKeys, "field prefix rwchannel how window | left late rollback other"},
 	"semaphore_acquire": {"lock taken order places", "field lease permits permitted how count delivery asked whole"},
 	"semaphore_release": {"lock taken order places", "field permitted how window | left late"},
-	"semaphore_set":     {"lock taken order places", "permits permitted how request"},
+	"semaphore_set":     {"lock taken order places", "permits permitted how | seen"},
 	"semaphore_force":   {"lock taken order places", "permitted how seen"},
 	"semaphore_rename":  {"taken places", "from to lease until ends late"},
 	"semaphore_renew":   {"taken", "field lease exact"},
@@ -54,7 +54,7 @@ var storyDefaults = map[string]string{
 	"channel": "redisson_lock__channel:{lock}", "rwchannel": "redisson_rwlock:{lock}",
 	"turns": "redisson_lock__channel:{lock}:", "permitted": "redisson_sc:{lock}", "how": "publish",
 	"lease": "30s", "count": "1", "left": "0", "delivery": "push", "asked": "1", "waits": "1", "tokens": "0",
-	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "request": "", "late": "0",
+	"fenced": "0", "exact": "0", "other": "", "seen": "", "splits": "0", "late": "0",
 	"rollback": "0", "mode": "", "until": "0", "ends": "0", "half": "write", "whole": "", "window": "20ms", "wait": "5m",
 	"writing": "3s",
 }

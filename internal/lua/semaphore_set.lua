@@ -7,29 +7,27 @@
 -- ARGV[1]  the number of permits.
 -- ARGV[2]  the channel on which available permits are announced; that of a client has :client appended.
 -- ARGV[3]  the command that publishes: see announce.lua.
--- ARGV[4]  the field of the request, which is a new one for each request; none: a late run sets the number again.
--- Returns  {1, 0, 0}.
+-- ARGV[4]  the number of permits that the caller has seen; none: any.
+-- Returns  {1, 0, 0}, or {0, 0, 0} if it is another number by now.
 --
--- Repeatable: the number is set, and nothing is added to it. A run leaves a tombstone of its field, and a run that
--- finds one does nothing: it is late, and the number may have been set again since.
+-- Repeatable: the number is set, and nothing is added to it. A run that is late does nothing if the number is neither
+-- the one that its caller has seen nor its own: it has been set again since.
 -- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
 --[[with forms record announce clock semaphore clients permit tombstones line passing permits]]
 return answer(function()
 local free, taken = KEYS[1], KEYS[2]
-local permits, channel, how, request = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local permits, channel, how, seen = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-free_permits(free)
+local available = free_permits(free)
 check_permits(taken)
-local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
-if request and is_buried(line.waits, request) then
-    return {1, 0, 0}
+local now = available and available + redis.call('zcard', taken) or seen
+if seen and now ~= seen and now ~= permits then
+    return {0, 0, 0}
 end
+local line = open_line(free, KEYS[3], KEYS[4], '') -- before the first write, because it may refuse
 drop_expired(free, taken, now_ms())
 redis.call('set', free, ms(permits - redis.call('zcard', taken)), 'KEEPTTL')
-if request then
-    bury(line.waits, request) -- the number is set, and what it makes available passes to the line
-end
 offer(free, taken, line, channel, how)
 return {1, 0, 0}
 end, {'string', 'zset', 'zset', 'hash'})

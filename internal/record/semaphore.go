@@ -85,9 +85,9 @@ func (l *Semaphore) Count() send.Call {
 	return send.Call{Script: l.inspect, Keys: l.keys[:2], Args: []any{"", l.Permits}}
 }
 
-// Set sets the number of permits to n. field leaves a tombstone, by which a repetition is known.
-func (l *Semaphore) Set(n int, field string) send.Call {
-	return l.call(semaphoreSet, []any{n, l.told, l.client.Verb(), field})
+// Set sets the number of permits from seen to n. The first number of the reply is 1, or 0 if it is another one by now.
+func (l *Semaphore) Set(seen int64, n int) send.Call {
+	return l.call(semaphoreSet, []any{n, l.told, l.client.Verb(), seen})
 }
 
 func (l *Semaphore) BusyText(ttl, left, ago time.Duration) string {

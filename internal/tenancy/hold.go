@@ -79,16 +79,15 @@ func (h *Hold) Holds() bool { return h.state == Holding }
 // IsLost reports whether the hold was lost, and not released since.
 func (h *Hold) IsLost() bool { return h.state >= Lost && h.state <= LossReported }
 
-// becomes changes the state, if that is possible, and reports whether the owner does not hold the lock any more.
-func (h *Hold) becomes(next State) (left bool) {
+// becomes changes the state, if that is possible.
+func (h *Hold) becomes(next State) {
 	if !h.can(slices.Contains(possible[h.state], next), next.String()) {
-		return false
+		return
 	}
-	left, h.state = h.Holds(), next
-	if left {
+	if h.Holds() {
 		h.field.Leave()
 	}
-	return left
+	h.state = next
 }
 
 // can reports whether an event is possible, as ok says.
@@ -129,13 +128,13 @@ func (h *Hold) Lowered() (left int) {
 	return int(h.count)
 }
 
-// Lost notes that the owner has lost the lock. ranOut is set if an explicit lease has run out. It reports whether the
-// owner has held the lock until now.
-func (h *Hold) Lost(ranOut bool) (left bool) {
+// Lost notes that the owner has lost the lock. ranOut is set if an explicit lease has run out.
+func (h *Hold) Lost(ranOut bool) {
 	if ranOut {
-		return h.becomes(Expired)
+		h.becomes(Expired)
+	} else {
+		h.becomes(Lost)
 	}
-	return h.becomes(Lost)
 }
 
 // Reported notes that an acquire returns the loss to the owner, if the hold was lost.
@@ -145,8 +144,8 @@ func (h *Hold) Reported() {
 	}
 }
 
-// Ended notes that the owner has released the lock. It reports whether the owner has held it until now.
-func (h *Hold) Ended() (left bool) {
-	left, h.count = h.becomes(Ended), 0
-	return left
+// Ended notes that the owner has released the lock.
+func (h *Hold) Ended() {
+	h.becomes(Ended)
+	h.count = 0
 }

@@ -33,8 +33,7 @@ type channel struct {
 	ready     chan struct{} // closed at the first answer, whether confirmed or refused
 	idleSince time.Time     // when a listener last left
 
-	hear  func(message string) // see Hears
-	again func()
+	hear func(message string) // see Hears
 }
 
 // A state is what Redis has answered on the current connection.
@@ -116,11 +115,10 @@ func (l *link) answer(name string, s state, err error) (then func()) {
 	switch {
 	case s == refused: // the listeners continue without wake-ups
 		return func() { l.refused(ch.name, err) }
-	case first:
-		return nil
+	case !first:
+		ch.wakeLocked()
 	}
-	ch.wakeLocked()
-	return ch.again
+	return nil
 }
 
 // wakeLocked wakes the listeners, because messages may have been lost.

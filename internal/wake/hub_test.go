@@ -327,7 +327,7 @@ func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 		l.Hears(func(message string) {
 			heard = append(heard, message)
 			assert.False(t, woken(l), "the listener was woken before")
-		}, nil)
+		})
 		require.True(t, ready(l), "not subscribed")
 		woken(l) // drains a wake-up that may be there
 		p.receive("x", "grant c:1:1 7 5000 0")
@@ -680,31 +680,4 @@ func TestUnansweredSubscriptionsAreTold(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The other function of Hears is called when the channel is subscribed on another connection, once for each, and without
-// the mutex. It is not called at the first subscription, which has missed nothing.
-func TestListenerHearsThatItsChannelResumes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, p := newFakePubSub(t)
-		resumed := 0
-		l := p.Join("x")
-		l.Hears(nil, func() {
-			p.Mutex().Lock()
-			defer p.Mutex().Unlock()
-			resumed++
-		})
-		p.Join("y").Hears(nil, nil)
-		require.True(t, ready(l)) // waits
-		assert.Zero(t, resumed, "at the first subscription")
-		for i := range 3 {
-			s.Set(func() { s.Down = true })
-			s.Cut()
-			time.Sleep(5 * time.Second)
-			s.Set(func() { s.Down = false })
-			time.Sleep(5 * time.Second)
-			synctest.Wait()
-			assert.Equal(t, i+1, resumed, "connections")
-		}
-	})
 }

@@ -113,7 +113,7 @@ func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 }
 
 // die is called when a connection has ended because of why, and another one is needed. It makes all channels pending. If
-// the Redis client is closed, their listeners and holders are to find that out. If Redis has answered no subscription for
+// the Redis client is closed, their listeners are to find that out. If Redis has answered no subscription for
 // the time of three pings, refused is called: a server that closes the connection, or stays silent, refuses them, too. A
 // connection that could not be opened does not count, because then Redis answers nothing else, either. Nor does one that
 // has ended because of an answer. die returns what is to be called without the mutex.
@@ -123,9 +123,6 @@ func (l *link) die(now time.Time, why error) (then []func()) {
 	for _, ch := range l.mine {
 		if ch.state = pending; errors.Is(why, redis.ErrClosed) {
 			ch.wakeLocked()
-			if ch.again != nil {
-				then = append(then, ch.again)
-			}
 		}
 	}
 	opened := !l.began.IsZero()

@@ -40,15 +40,14 @@ func (l *Listener) Only(filter func(message string) bool) {
 	l.filter = filter
 }
 
-// Hears sets the functions that are called with every message of the channel of l, before any listener is woken, and
-// when the channel is subscribed on another connection than before: messages may have been lost in between. Either may be
-// nil. The functions belong to the channel and not to l: they replace those that were set through another listener, and
-// they stay until the channel is unsubscribed, also after l has left. They are called without the mutex held, on the
-// goroutine that reads from the connection, so they must not block.
-func (l *Listener) Hears(hear func(message string), again func()) {
+// Hears sets the function that is called with every message of the channel of l, before any listener is woken. It belongs
+// to the channel and not to l: it replaces one that was set through another listener, and stays until the channel is
+// unsubscribed, also after l has left. It is called without the mutex held, on the goroutine that reads from the
+// connection, so it must not block.
+func (l *Listener) Hears(hear func(message string)) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	l.channel.hear, l.channel.again = hear, again
+	l.channel.hear = hear
 }
 
 // Message returns the last message that l received, or "" if there is none or Message has returned it already.

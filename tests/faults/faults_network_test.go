@@ -500,45 +500,6 @@ func TestFaultClosedRedisClientIsAnError(t *testing.T) {
 	})
 }
 
-// A waitCounter counts the calls that wait for a lock.
-type waitCounter struct {
-	NopObserver
-	n atomic.Int64
-}
-
-func (w *waitCounter) Waiting(context.Context, WaitingEvent) { w.n.Add(1) }
-
-// Row 50: whoever waits for a lock of the same process is told soon, and not when the lease of the holder has expired. The
-// holder is told that nothing is going to release its lock.
-func TestFaultClosedRedisClientEndsWaits(t *testing.T) {
-	t.Parallel()
-	locktest.OnFaultLocks(t, locktest.OneRedis(t), func(b *locktest.FaultBench, k locktest.FaultLock) {
-		if k.Red || k.Shared {
-			return // it works with the other nodes; and readers do not wait for each other
-		}
-		rdb, waits := b.Server.Client(), new(waitCounter)
-		c := b.ClientOn(rdb, WithObserver(waits))
-		l := k.One(c, b.LockName)
-		b.Must(l.Lock(ctx))
-		waited := make(chan error)
-		for range 2 {
-			go func() { waited <- k.One(c, b.LockName).Lock(ctx) }()
-		}
-		testredis.Await(b, "both wait", locktest.Soon, func() bool { return waits.n.Load() >= 2 })
-		b.Must(rdb.Close())
-		for range 2 {
-			b.MustBe(locktest.AwaitFor(b.Bench, "the wait ends before the first renewal", waited, 8*time.Second), redis.ErrClosed)
-		}
-		err := l.Unlock(ctx)
-		b.MustBe(err, redis.ErrClosed)
-		assert.ErrorContains(b, err, "until its lease has expired")
-		assert.NotContains(b, err.Error(), "background")
-		b.Must(c.Close())
-		b.Must(locktest.Second(k.One(b.Direct, b.LockName).ForceUnlock(ctx)))
-		b.Forget() // the places of the waits stay until they expire
-	})
-}
-
 // Row 57: locks of different kinds have one name. They exclude one another, or return an error.
 func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 	t.Parallel()

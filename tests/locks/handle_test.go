@@ -375,22 +375,3 @@ func TestForcedReleaseReachesTheHolderAfterAReconnect(t *testing.T) {
 	})
 	b.MustBe(w.Release(ctx), ErrLockLost)
 }
-
-// A release in the moment in which the connection of the holder is replaced reaches it, too: no hint does.
-func TestForcedReleaseDuringAReconnectReachesTheHolder(t *testing.T) {
-	t.Parallel()
-	b := locktest.NewBench(t, testredis.Start(t).Addr())
-	c := b.Client(WithWatchdogTimeout(locktest.Rarely))
-	for n := range 3 {
-		name := fmt.Sprint(b.LockName, n)
-		w := b.Watch(c.NewLock(name), b.Client().NewLock(name), func(l Locker, owner context.Context) error {
-			return l.Lock(owner)
-		})
-		b.Hears(c)
-		b.Must(b.Rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
-		_, err := w.Forced.ForceUnlock(ctx)
-		b.Must(err)
-		locktest.Await(b, "the holder learns of the release", w.Guarded.Done())
-		b.MustBe(w.Release(ctx), ErrLockLost)
-	}
-}

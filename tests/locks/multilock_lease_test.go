@@ -11,7 +11,6 @@ import (
 	"time"
 
 	. "github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -72,26 +71,4 @@ func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	b.Must(rival.Lock(ctx))
 	assert.Error(t, guarded.Err(), "a rival has a lock that is still trusted")
 	b.Must(rival.Unlock(ctx))
-}
-
-// The locks end together also if MaxHold ends one of the first steps sooner than the lease of the last one.
-func TestMultiLockEndsTogetherAtMaxHold(t *testing.T) {
-	t.Parallel()
-	b, ctx := locktest.NewBench(t, testredis.Start(t).Addr()), ContextWithOwner(ctx)
-	c := b.Client()
-	const lease = time.Minute
-	first, second := c.NewFairLock(b.LockName+"-1", MaxHold(lease)), c.NewFairLock(b.LockName+"-2")
-	l := c.NewMultiLock(first, second)
-	b.Must(second.Lock(context.Background()))
-	got := make(chan error)
-	go func() { got <- l.LockLease(ctx, lease) }()
-	testredis.Await(b, "the first one is held", locktest.Soon, func() bool {
-		held, err := first.IsHeld(ctx)
-		return held && err == nil
-	})
-	b.Must(second.Unlock(context.Background()))
-	b.Must(locktest.Await(b, "both are free", got))
-	p, o := locktest.EngineOf(c).Probe(), engine.OwnerOf(ctx)
-	assert.Equal(t, p.Look(locktest.LockOf(first), o).LeaseEnds, p.Look(locktest.LockOf(second), o).LeaseEnds)
-	b.Must(l.Unlock(ctx))
 }

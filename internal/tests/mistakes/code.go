@@ -213,7 +213,7 @@ var Code = []Mistake{
 	{
 		Name: "notWokenAfterReconnect", File: "internal/wake/channel.go",
 		Omits:   "A waiter asks again after its connection was made anew.",
-		Changes: []Change{{"	ch.wakeLocked()\n	return ch.again", "	return ch.again"}},
+		Changes: []Change{{"	case !first:\n		ch.wakeLocked()\n", ""}},
 	},
 	{
 		Name: "oldSubscription", File: "internal/wake/channel.go",
@@ -283,23 +283,20 @@ var Code = []Mistake{
 		Name: "restOfABlockKept", File: "internal/engine/tokens.go",
 		Omits: "The rest of a block of tokens is forgotten with its hold.",
 		Changes: []Change{{
-			"func newTokenBlock(token int64, following int) *tokenBlock {",
-			`var kept *tokenBlock
+			"func (b *tokenBlock) take() (token int64) {",
+			`var kept tokenBlock
 
-func newTokenBlock(token int64, following int) *tokenBlock {
-	if following > 0 && (kept == nil || kept.left == 0) {
-		kept = freshTokenBlock(token, following)
+func (b *tokenBlock) take() (token int64) {
+	if kept.left == 0 {
+		kept, *b = *b, kept
 	}
-	return kept
-}
-
-func freshTokenBlock(token int64, following int) *tokenBlock {`,
+	b = &kept`,
 		}},
 	},
 	{
 		Name: "handedOffForever", File: "internal/handoff/policy.go",
 		Omits:   "A process hands a lock off to itself for a hand-off window only.",
-		Changes: []Change{{"return p.passed < mostPassed && now-p.since < pace.Window", "return pace.Window > 0"}},
+		Changes: []Change{{"return now-p.since < pace.Window", "return pace.Window > 0"}},
 	},
 	{
 		Name: "sharedForEver", File: "internal/engine/sharing.go",
