@@ -286,10 +286,8 @@ func (a *acquireOp) dismissLocked(res Answer) {
 		h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
-	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
-	case h.IsLost() || h.isOver() && !h.Field().InUse(): // no other hold needs the field
-		h.lockState.oweLocked(duty{clear: h})
-	default:
+	case h.clearIfOverLocked(): // the attempt may have made the lease longer
+	case res.Status == contract.Held: // if there was no answer, backend.rollback undoes it
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
 	}
 }

@@ -14,7 +14,6 @@ import (
 func clearRecord(h *hold, unknown int) {
 	e := h.lockState.engine
 	ctx := h.owner.In(context.Background())
-	defer beginClear(h)()
 	if keepRecord(ctx, h) {
 		return
 	}

@@ -161,12 +161,8 @@ func (x *detaching) end() {
 	s.Lock()
 	defer s.Unlock()
 	if x.splits && h.Field().Leave() {
-		if h.record.ended { // lost meanwhile
-			deleteIfLeftLocked(h)
-		} else {
-			h.record.endLocked()
-			s.oweLocked(duty{clear: h})
-		}
+		h.record.endLocked()
+		s.oweLocked(duty{clear: h})
 	}
 	if q := h.queue; q != nil {
 		q.policy.Interrupted()

@@ -35,6 +35,7 @@ type ending struct {
 	age     time.Duration // how long the hold was held
 	guards  guard.Ends
 	renewed bool // the lease was one that the watchdog renews
+	limited bool // MaxHold has ended it
 	gone    bool // Redis did not have the record, or only a part of it
 	untold  bool // no call has told that it has the hold
 }
@@ -56,33 +57,30 @@ func (r *record) end(cause error, first *hold) []ending {
 		cause = whyGone(r.first)
 	}
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
-	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
-	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
-	overdue := end.loss
-	if unrenewed {
-		overdue = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
+	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone), limited: errors.Is(cause, ErrMaxHold)}
+	overdue := errors.Is(cause, ErrExpired)
+	unrenewed := end.loss
+	if overdue {
+		unrenewed = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
 	}
 
 	s := r.first.lockState
 	s.Lock()
 	defer s.Unlock()
-	if !r.isLossLocked(first, unrenewed || limited) {
+	if !r.isLossLocked(first, overdue || end.limited) {
 		return nil
 	}
-	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && unrenewed {
-		end.loss = overdue
+	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && overdue {
+		end.loss = unrenewed
 	}
 	var all []ending
-	if unrenewed && !end.renewed || limited {
-		r.first.Field().Unwant()
-	}
 	r.endLocked()
 	for len(r.holds) > 0 {
 		h := r.holds[len(r.holds)-1]
 		if len(all) == 0 && first != nil {
 			h = first
 		}
-		all = append(all, loseLocked(h, end, unrenewed && !end.renewed))
+		all = append(all, loseLocked(h, end, overdue && !end.renewed))
 	}
 	return all
 }
@@ -103,16 +101,14 @@ func loseLocked(h *hold, end ending, ranOut bool) ending {
 	last := h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
-	other := h.counterpartLocked()
-	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
-	// under way or by renewals of the counterpart: so it is deleted.
-	mayStay := other != nil && !other.isOver() && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
 	// request may still run, and acquire the lock for no owner.
 	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
 	switch {
-	case h.Field().IsUnwanted() && (mayStay || mayOutliveLocked(h)):
-		h.lockState.oweLocked(duty{clear: h})
+	// No Unlock has to come. The lease of the record may be longer in Redis, and would block others.
+	case ranOut || end.limited:
+		h.keepUntil = 0
+		h.clearIfOverLocked()
 	case mayRemain:
 		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	}
@@ -127,8 +123,7 @@ func loseLocked(h *hold, end ending, ranOut bool) ending {
 // the loss, and need not call Unlock. So a record that may be left is deleted.
 func reportLossLocked(h *hold) error {
 	if h.State() == tenancy.Lost {
-		h.Field().Unwant()
-		deleteIfLeftLocked(h)
+		h.clearIfOverLocked()
 	}
 	h.Reported()
 	return h.loss

@@ -43,6 +43,9 @@ func isAlone(h *hold) bool {
 	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
+// keptTooLong is how long the answer to askToKeep takes at most if the record is to expire in time.
+const keptTooLong = 250 * time.Millisecond
+
 // askToKeep sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
 // time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
@@ -53,7 +56,7 @@ func askToKeep(h *hold, wait *send.Wait, rest time.Duration, lastReply time.Time
 		why = toLimit
 	}
 	answer = setLease(h, wait, rest, why, lastReply)
-	return answer, before && isLast(h) && time.Since(began) <= outlivesBy
+	return answer, before && isLast(h) && time.Since(began) <= keptTooLong
 }
 
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another

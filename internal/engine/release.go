@@ -102,9 +102,6 @@ func lowerUnconfirmedStep(h *hold) (left int, last bool, guards guard.Ends) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	left, last, guards = h.endOneLocked()
-	if last {
-		h.Field().Unwant() // the request of the other goroutine may set a lease, also after clear
-	}
 	if h.ownerQueue.TryEnter() { // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
 	}
