@@ -13,13 +13,13 @@ import (
 func (e *Engine) carryOut(d *duty) {
 	switch {
 	case d.clear != nil:
-		clearRecord(d.clear, 1)
+		clearRecord(d.clear)
 	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		e.undo(ctx, d.rollBack, d.attempt, d.unknown)
+		e.undo(ctx, d.rollBack, d.attempt)
 	default:
 		select {
 		case <-time.After(2 * handoff.MostUnannounced):

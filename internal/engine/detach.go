@@ -186,12 +186,10 @@ func (x *detaching) left(orphans int, lost bool) {
 // shared stays: then the request may still run, but finds that the detached field was released
 // (internal/lua/read_rename.lua).
 func (x *detaching) undo() {
-	unknown := 1
 	if !x.splits {
-		clearRecord(x.hold, 0)
-		unknown = 0
+		clearRecord(x.hold)
 	}
-	x.release(unknown)
+	x.release()
 }
 
 // HandleOrphan handles the answer to a try that came too late for the caller.
@@ -200,17 +198,17 @@ func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
 		x.lockState.engine.late.Heard(field, x.effect(), !send.MayRunLater(err))
 	}
 	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
-		x.release(0)
+		x.release()
 	}
 }
 
-// release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
-func (x *detaching) release(unknown int) {
+// release releases the detached field.
+func (x *detaching) release() {
 	h := x.hold
 	to := &hold{claim: claim{lockState: h.lockState, lock: h.lock, owner: h.owner}, keepUntil: h.keepUntil}
 	to.fieldRoom.ID = x.to
 	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
 	to.record = newRecord(to, 0)
 	mayLast(to, x.lease, send.ErrSilent)
-	clearRecord(to, unknown)
+	clearRecord(to)
 }

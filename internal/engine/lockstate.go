@@ -280,7 +280,7 @@ func (s *holdSet) all() iter.Seq[*hold] {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.Tries()})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt()})
 	}
 }
 
@@ -295,7 +295,6 @@ type duty struct {
 	lockState *lockState
 	before    *duty            // the duty that was noted before this one; or nil
 	attempt   contract.Attempt // rollBack: the attempt
-	unknown   int              // rollBack: how many tries of the attempt have an unknown outcome
 	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
