@@ -92,18 +92,6 @@ func recordEnd(h *hold) time.Time {
 	return time.Now().Add(reach.End() - reach.Now)
 }
 
-// untilOver returns a function that reports whether the lease of the record of h has expired in Redis for certain. It
-// follows the requests that set leases meanwhile, and remembers what requests may do that internal/late then forgets.
-func untilOver(h *hold) (isOver func() bool) {
-	end := recordEnd(h)
-	return func() bool {
-		if later := recordEnd(h); later.After(end) { // the present time at the earliest
-			end = later
-		}
-		return !time.Now().Before(end)
-	}
-}
-
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
 // the watchdog.
 func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {

@@ -98,19 +98,16 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
 	noteLeftLocked(h, h.Lost(ranOut))
-	last := h.leaveRecordLocked()
+	h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
-	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
-	switch {
-	// No Unlock has to come. The lease of the record may be longer in Redis, and would block others.
-	case ranOut || end.limited:
+	// request may still run, and acquire the lock for no owner. If the lease has run out, it may be longer in Redis, and
+	// no Unlock has to come.
+	mayRemain := end.gone && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
+	if mayRemain || ranOut || end.limited {
 		h.keepUntil = 0
 		h.clearIfOverLocked()
-	case mayRemain:
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
 	}
 	if l := h.local(); l != nil {
 		l.Lost(h.Field().ID)

@@ -78,7 +78,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 		return false
 	}
 	h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e, isOver := h.lockState.engine, untilOver(h)
+	e := h.lockState.engine
 	for ; rest > 0; rest = restOfMinHold(h) {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		answer, expires := askToKeep(h, &wait, rest, time.Time{})
@@ -91,7 +91,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && isOver() && !keptByCounterpart(h):
+		case err != nil && !time.Now().Before(recordEnd(h)):
 			return true
 		}
 		if e.Pause(ctx, pause) != nil {
@@ -99,13 +99,4 @@ func keepRecord(ctx context.Context, h *hold) bool {
 		}
 	}
 	return false
-}
-
-// keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
-// Redis.
-func keptByCounterpart(h *hold) bool {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	other := h.counterpartLocked()
-	return other != nil && other.Holds()
 }
