@@ -266,7 +266,7 @@ func (a *acquireOp) endIfGone(res Answer) {
 		a.target.hold.lose(errGone)
 	}
 	if a.target.HoldCount > 1 {
-		a.target.hold.loseIfUnwatched()
+		a.target.hold.expireIfDue()
 	}
 }
 
@@ -288,7 +288,7 @@ func (a *acquireOp) dismissLocked(res Answer) {
 	switch {
 	case h.clearIfOverLocked(): // the attempt may have made the lease longer
 	case res.Status == contract.Held: // if there was no answer, backend.rollback undoes it
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt})
 	}
 }
 

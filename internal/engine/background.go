@@ -15,11 +15,7 @@ func (e *Engine) carryOut(d *duty) {
 	case d.clear != nil:
 		clearRecord(d.clear)
 	case d.rollBack != nil:
-		ctx := d.ctx
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		e.undo(ctx, d.rollBack, d.attempt)
+		e.undo(context.Background(), d.rollBack, d.attempt)
 	default:
 		select {
 		case <-time.After(2 * handoff.MostUnannounced):

@@ -46,7 +46,7 @@ func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
 		sent, err = extendHold(h, &op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
-	h.loseIfUnwatched()
+	h.expireIfDue()
 	if loss := lossOf(h); loss != nil {
 		err = send.WithLast(loss, err)
 	}
@@ -94,7 +94,7 @@ func noteExtended(h *hold, sent time.Time, length time.Duration) error {
 	defer h.lockState.Unlock()
 	err := h.heldLocked()
 	if err == nil && !h.lockState.engine.watchdog.Extend(&h.record.lease, sent, length, false) {
-		err = LossError(cmp.Or(whyUnwatched(h), send.ErrClosed)) // nil: since then, Close was called
+		err = LossError(cmp.Or(h.record.whyOver(), send.ErrClosed)) // nil: since then, Close was called
 	}
 	return err
 }

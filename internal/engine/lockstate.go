@@ -15,7 +15,6 @@ package engine
 // duties that it has noted, so a duty is noted only after the change that it follows from is complete.
 
 import (
-	"context"
 	"iter"
 	"maps"
 	"slices"
@@ -295,7 +294,6 @@ type duty struct {
 	lockState *lockState
 	before    *duty            // the duty that was noted before this one; or nil
 	attempt   contract.Attempt // rollBack: the attempt
-	ctx       context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.

@@ -202,34 +202,24 @@ func whyExpired(h *hold) error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
-	switch w, l := h.lockState.engine.watchdog, h.local(); {
-	case !holds:
+	if !holds {
 		return nil
-	case !w.IsValid(&h.record.lease):
-		return w.WhyOver(&h.record.lease)
-	case l != nil:
-		return l.Check(h.Field().ID)
 	}
-	return nil
+	if cause := h.record.whyOver(); cause != nil || h.local() == nil {
+		return cause
+	}
+	return h.local().Check(h.Field().ID)
 }
 
-// whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
-func whyUnwatched(h *hold) error {
-	w, l := h.lockState.engine.watchdog, &h.record.lease
-	switch {
-	case w.Watches(l):
-		return nil
-	case w.IsValid(l): // a renewal has found no record
+// whyOver returns why the lease of the record is over, even if the watchdog has not told it yet; or nil.
+func (r *record) whyOver() error {
+	switch w := r.first.lockState.engine.watchdog; {
+	case !w.IsValid(&r.lease):
+		return w.WhyOver(&r.lease)
+	case !w.Watches(&r.lease): // a renewal has found no record
 		return errGone
 	}
-	return w.WhyOver(l)
-}
-
-// loseIfUnwatched ends h as lost if the watchdog is about to do so.
-func (h *hold) loseIfUnwatched() {
-	if cause := whyUnwatched(h); cause != nil {
-		h.lose(cause)
-	}
+	return nil
 }
 
 // lose ends h as lost, and all holds that share its record, if the owner of h holds the lock. Only the first call has an

@@ -39,8 +39,8 @@ type Services struct {
 // If Ask returns an error, Redis may have run c, or may still run it later. Even if Ask succeeds, c may have run more
 // than once, and a repetition may still run.
 func (s *Services) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
-	r, _, err := s.send(s.byCaller(ctx), c, time.Time{})
-	return r, err
+	answer := s.sender.Do(s.byCaller(ctx), send.Request{Call: c}, time.Time{})
+	return answer.Reply()
 }
 
 // AskLong is like Ask, for a call that may keep Redis busy for long. It is not repeated while an earlier try of it may
@@ -80,13 +80,4 @@ func (s *Services) Hub() *wake.Hub { return s.pubsub }
 // byCaller is UntilEnd for a caller on whose goroutine requests may be sent.
 func (s *Services) byCaller(ctx context.Context) *send.Wait {
 	return &send.Wait{Ctx: ctx, Closed: s.closed, OnCaller: true}
-}
-
-// send sends c, and repeats it as Ask does. A caller that has had a reply of Redis before, at lastReply, repeats the
-// call for one watchdog timeout instead, counted from the first try or from lastReply, whichever is later. unknown is
-// the number of tries that may have run without an answer.
-func (s *Services) send(w *send.Wait, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
-	answer := s.sender.Do(w, send.Request{Call: c}, lastReply)
-	r, err = answer.Reply()
-	return r, answer.Unknown, err
 }
