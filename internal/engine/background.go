@@ -15,7 +15,7 @@ func (e *Engine) carryOut(d *duty) {
 	case d.clear != nil:
 		clearRecord(d.clear)
 	case d.rollBack != nil:
-		e.undo(context.Background(), d.rollBack, d.attempt)
+		e.undo(context.Background(), d.rollBack, d.attempt, mostUndone)
 	default:
 		select {
 		case <-time.After(2 * handoff.MostUnannounced):

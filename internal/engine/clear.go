@@ -14,7 +14,8 @@ import (
 func clearRecord(h *hold) {
 	e, ctx := h.lockState.engine, h.owner.In(context.Background())
 	if !keepRecord(ctx, h) {
-		e.undo(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: time.Until(recordEnd(h))})
+		left := contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: time.Until(recordEnd(h))}
+		e.undo(ctx, h.commands(), left, allUndone)
 	}
 	h.leaveQueue()
 }

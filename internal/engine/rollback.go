@@ -10,6 +10,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -23,22 +24,23 @@ func (e *Engine) rollBack(ctx context.Context, t target) (done <-chan struct{}) 
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.undo(ctx, t.hold.commands(), t.Attempt)
+		e.undo(ctx, t.hold.commands(), t.Attempt, mostUndone)
 	})
 	return ended
 }
 
 const (
 	longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
-	mostUndone       = 1000           // attempts that are rolled back in the background at a time, unless their leases are long
+	mostUndone       = 1000           // see undo: of attempts that were given up
+	allUndone        = math.MaxInt64  // of holds
 )
 
 // undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, or refuses writes for some time, undo
 // goes on in the background for as long as the attempt may leave a record: a request waits in its connection while Redis
 // is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
-// given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
-// leases, and so are those of attempts that Redis has probably refused, too.
-func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt) {
+// given up. If more than most are rolled back in the background, the records with leases that are no longer than a
+// watchdog timeout are left to their leases, and so are those of attempts that Redis has probably refused, too.
+func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, most int64) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
 		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
@@ -47,7 +49,7 @@ func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Atte
 	if !goesOn(err) {
 		return
 	}
-	if e.undoing.Add(1) > mostUndone && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
+	if e.undoing.Add(1) > most && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
 		e.undoing.Add(-1)
 		return
 	}
@@ -129,7 +131,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 // rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
 // of the field in the line.
 func (e *Engine) rollBackSoon(kind contract.Record, a contract.Attempt) {
-	e.workers.Spawn(func() { e.undo(context.Background(), kind, a) })
+	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, mostUndone) })
 }
 
 // callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number
