@@ -15,6 +15,9 @@ func clearRecord(h *hold) {
 	e, ctx := h.lockState.engine, h.owner.In(context.Background())
 	if !keepRecord(ctx, h) {
 		left := contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: time.Until(recordEnd(h))}
+		if keptByCounterpart(h) {
+			left.Lease = longestLimit
+		}
 		e.undo(ctx, h.commands(), left, allUndone)
 	}
 	h.leaveQueue()

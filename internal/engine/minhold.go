@@ -91,7 +91,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && !time.Now().Before(recordEnd(h)):
+		case err != nil && !time.Now().Before(recordEnd(h)) && !keptByCounterpart(h):
 			return true
 		}
 		if e.Pause(ctx, pause) != nil {
@@ -99,4 +99,13 @@ func keepRecord(ctx context.Context, h *hold) bool {
 		}
 	}
 	return false
+}
+
+// keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
+// Redis.
+func keptByCounterpart(h *hold) bool {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	other := h.counterpartLocked()
+	return other != nil && other.Holds()
 }
