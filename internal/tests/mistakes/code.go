@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, a.target) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
