@@ -226,7 +226,7 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5
+	undone := a.engine.rollBack(a.Ctx, a.target) // 5
 	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
@@ -266,7 +266,7 @@ func (a *acquireOp) endIfGone(res Answer) {
 		a.target.hold.lose(errGone)
 	}
 	if a.target.HoldCount > 1 {
-		a.target.hold.loseIfUnwatched()
+		a.target.hold.expireIfDue()
 	}
 }
 
@@ -286,11 +286,9 @@ func (a *acquireOp) dismissLocked(res Answer) {
 		h.mayLastLocked(bounded(t.Lease) + late.Life) // the attempt may have been granted, and may run later
 	}
 	switch {
-	case res.Status != contract.Held: // no grant is left, or backend.rollback undoes it
-	case h.IsLost() || h.isOver() && !h.Field().InUse(): // no other hold needs the field
-		h.lockState.oweLocked(duty{clear: h})
-	default:
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
+	case h.clearIfOverLocked(): // the attempt may have made the lease longer
+	case res.Status == contract.Held: // if there was no answer, backend.rollback undoes it
+		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt})
 	}
 }
 

@@ -160,7 +160,7 @@ func (a *attachBackend) putBack() {
 		return record.Rename(contract.Rename{From: a.to, To: a.ID, Lease: longestLimit, Until: a.KeepEnd, Late: mayRun})
 	}
 	end := e.mayLeaveUntil(a.to, e.WatchdogTimeout)
-	for e.repeat(ctx, a.to, a.place.Tries(), back) != nil && time.Now().Before(end) {
+	for e.repeat(ctx, a.to, back) != nil && time.Now().Before(end) {
 		if e.Pause(ctx, clearPause) != nil {
 			return // the engine is closed
 		}

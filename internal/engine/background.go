@@ -2,16 +2,13 @@ package engine
 
 // Background work: how the duties of lock states are carried out. lockstate.go says when.
 
-import (
-	"cmp"
-	"context"
-)
+import "context"
 
 // carryOut does what d says.
 func (e *Engine) carryOut(d *duty) {
 	if d.clear != nil {
-		clearRecord(d.clear, 1)
+		clearRecord(d.clear)
 	} else {
-		e.undo(cmp.Or(d.ctx, context.Background()), d.rollBack, d.attempt, d.unknown)
+		e.undo(context.Background(), d.rollBack, d.attempt, mostUndone)
 	}
 }

@@ -21,11 +21,14 @@ type scene struct {
 	other *bubbleEngine // another process
 }
 
-// elsewhere makes the other process hold the lock; a lease of 0 is renewed.
+// elsewhere makes the other process hold the lock; a lease of 0 is renewed, and another one expires.
 func (s *scene) elsewhere(lease time.Duration) {
 	ok, err := s.other.lockWith(ctx, 9, leased(lease))
 	assert.NoError(s.t, err)
 	assert.True(s.t, ok)
+	if lease > 0 {
+		assert.NoError(s.t, s.other.Close())
+	}
 }
 
 // ahead starts another caller of the same process, which waits in front.

@@ -4,26 +4,21 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 )
 
-// clearRecord deletes the record, and keeps it until MinHold has passed before that. It retries for as long as the
-// record may exist: until its lease has expired, and while the owner holds the counterpart of the lock, whose renewals extend the
-// same lease.
-func clearRecord(h *hold, unknown int) {
-	e := h.lockState.engine
-	ctx := h.owner.In(context.Background())
-	defer beginClear(h)()
-	if keepRecord(ctx, h) {
-		return
-	}
-	isOver := untilOver(h)
-	for e.rollBackOne(ctx, h.commands(), contract.Attempt{Field: h.Field().ID, HoldCount: 1}, unknown) != nil &&
-		(!isOver() || keptByCounterpart(h)) {
-		if e.Pause(ctx, clearPause) != nil {
-			break // the engine is closed: no lease is renewed any more
+// clearRecord deletes the record, and keeps it until MinHold has passed before that. If Redis cannot be reached, it goes on
+// in the background for as long as the record may exist.
+func clearRecord(h *hold) {
+	e, ctx := h.lockState.engine, h.owner.In(context.Background())
+	if !keepRecord(ctx, h) {
+		left := contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: time.Until(recordEnd(h))}
+		if keptByCounterpart(h) {
+			left.Lease = longestLimit
 		}
+		e.undo(ctx, h.commands(), left, allUndone)
 	}
 	h.leaveQueue()
 }

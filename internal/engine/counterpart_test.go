@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -34,11 +36,13 @@ func TestLostCounterpartIsNotNamed(t *testing.T) {
 		read.key, read.traits.ID.Half, read.traits.Counterpart.Half = "x:read", "read", "write"
 		write.key, write.traits.ID.Half, write.traits.Counterpart.Half = "x:write", "write", "read"
 		e.take(write, 1, leased(10*time.Second))
+		e.faults(fakeredis.Fault{Block: io.EOF}, "release")
 		time.Sleep(9950 * time.Millisecond)
 		require.Zero(t, holdCountOf(e.Engine, write, 1))
 		require.NotEmpty(t, e.redis.Holder("x:write"))
 		e.take(read, 1)
 		assert.Equal(t, []string{"", ""}, named)
+		e.heal()
 		e.giveBack(read, 1)
 	})
 }

@@ -16,14 +16,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/tenancy"
 	"github.com/relock-go/relock/internal/ticket"
 )
 
@@ -68,7 +66,6 @@ type detaching struct {
 	lease  time.Duration // that the detached field gets
 	held   time.Duration // how long the hold was held
 	splits bool          // other holds need the field of the hold
-	undone atomic.Bool   // Redis has not confirmed the request
 }
 
 // begin ends the hold in this process, and returns its guards, which run cancels; or else the reason why the hold cannot
@@ -103,21 +100,22 @@ func (x *detaching) begin(keep time.Duration) (guard.Ends, error) {
 // run cancels the guards of the hold, renames its field in Redis, and unlocks the owner mutex.
 func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends) (d ticket.Ticket, err error) {
 	h, e := x.hold, x.lockState.engine
-	confirmed := false
-	var answer send.Answer
-	defer func() { // runs also when a context, or a hook of the Redis client, ends the goroutine
-		x.left(answer.Orphans, answer.Lost > 0)
+	confirmed, answer := false, send.Answer{Lost: 1} // until Do has returned
+	defer func() {                                   // runs also when a context, or a hook of the Redis client, ends the goroutine
+		// What a try of the request may still do that no caller waits for. Until then MinHold cannot leave a field to its
+		// lease: see isLast.
+		lost := answer.Orphans+answer.Lost > 0
+		e.late.Left(h.Field().ID, late.Effect{Lease: x.lease}, 0, lost)
 		if !confirmed {
-			x.undone.Store(true)
+			e.late.Left(x.to, late.Effect{Acquires: true, Lease: x.lease}, 0, lost)
 			e.workers.Spawn(x.undo)
 		}
 		x.end()
 	}()
 	guards.EndAll(h.withName(ErrDetached))
-	answer.Lost = 1 // until Do has returned
 	buries := e.late.MayAcquire(h.Field().ID)
 	call := h.commands().Rename(contract.Rename{From: h.Field().ID, To: x.to, Lease: x.lease, Late: buries, Splits: x.splits})
-	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: x}, time.Now())
+	answer = e.sender.Do(&op.Wait, send.Request{Call: call, Acquiring: true}, time.Now())
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock), err == nil && r[0] == -1: // an earlier try has not renamed it either
@@ -161,12 +159,8 @@ func (x *detaching) end() {
 	s.Lock()
 	defer s.Unlock()
 	if x.splits && h.Field().Leave() {
-		if h.record.ended { // lost meanwhile
-			deleteIfLeftLocked(h)
-		} else {
-			h.record.endLocked()
-			s.oweLocked(duty{clear: h})
-		}
+		h.record.endLocked()
+		s.oweLocked(duty{clear: h})
 	}
 	if q := h.queue; q != nil {
 		q.policy.Interrupted()
@@ -175,46 +169,17 @@ func (x *detaching) end() {
 	h.unlockHoldLocked()
 }
 
-// effect is the most that the request may do to either field: it moves the lock from one to the other one, with a lease.
-func (x *detaching) effect() late.Effect { return late.Effect{Lease: x.lease} }
-
-// left notes the tries of the request that may still run. Until then MinHold cannot leave either field to its lease: see
-// isLast.
-func (x *detaching) left(orphans int, lost bool) {
-	for _, field := range []string{x.Field().ID, x.to} {
-		x.lockState.engine.late.Left(field, x.effect(), orphans, lost)
-	}
-}
-
-// undo releases the field of the hold, and then the detached one, of which at most one has the lock. A field that is
-// shared stays: then the request may still run, but finds that the detached field was released
+// undo releases the field of the hold, and then the detached one, of which at most one has the lock, when MinHold is over. A
+// field that is shared stays: then the request may still run, but finds a tombstone of the detached field
 // (internal/lua/read_rename.lua).
 func (x *detaching) undo() {
-	unknown := 1
+	h, ctx := x.hold, context.Background()
 	if !x.splits {
-		clearRecord(x.hold, 0)
-		unknown = 0
+		clearRecord(h)
 	}
-	x.release(unknown)
-}
-
-// HandleOrphan handles the answer to a try that came too late for the caller.
-func (x *detaching) HandleOrphan(_ time.Time, value any, err error) {
-	for _, field := range []string{x.Field().ID, x.to} {
-		x.lockState.engine.late.Heard(field, x.effect(), !send.MayRunLater(err))
+	e := h.lockState.engine
+	if rest := restOfMinHold(h); rest > 0 && e.Pause(ctx, rest) != nil {
+		return
 	}
-	if r, err := send.ParseReply(value, err); x.undone.Load() && (err != nil || r[0] == 1) {
-		x.release(0)
-	}
-}
-
-// release releases the detached field. As many requests that rename the field of the hold have an unknown outcome.
-func (x *detaching) release(unknown int) {
-	h := x.hold
-	to := &hold{claim: claim{lockState: h.lockState, lock: h.lock, owner: h.owner}, keepUntil: h.keepUntil}
-	to.fieldRoom.ID = x.to
-	to.Claim, to.Hold = tenancy.Over(&to.fieldRoom)
-	to.record = newRecord(to, 0)
-	mayLast(to, x.lease, send.ErrSilent)
-	clearRecord(to, unknown)
+	e.undo(ctx, h.commands(), contract.Attempt{Field: x.to, HoldCount: 1, Lease: x.lease}, allUndone)
 }

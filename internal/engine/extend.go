@@ -46,7 +46,7 @@ func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length
 	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
 		sent, err = extendHold(h, &op.Wait, length) // the answer came late: after another request more of the lease is left
 	}
-	h.loseIfUnwatched()
+	h.expireIfDue()
 	if loss := lossOf(h); loss != nil {
 		err = send.WithLast(loss, err)
 	}
@@ -94,7 +94,7 @@ func noteExtended(h *hold, sent time.Time, length time.Duration) error {
 	defer h.lockState.Unlock()
 	err := h.heldLocked()
 	if err == nil && !h.lockState.engine.watchdog.Extend(&h.record.lease, sent, length, false) {
-		err = LossError(cmp.Or(whyUnwatched(h), send.ErrClosed)) // nil: since then, Close was called
+		err = LossError(cmp.Or(h.record.whyOver(), send.ErrClosed)) // nil: since then, Close was called
 	}
 	return err
 }
@@ -113,7 +113,12 @@ func setLease(
 	h *hold, wait *send.Wait, length time.Duration, why purpose, lastReply time.Time,
 ) (answer send.Answer) {
 	answer = send.Answer{Lost: 1} // if a hook of the Redis client panics, or ends the goroutine
-	defer func() { noteLease(h, &answer, length) }()
+	defer func() {
+		noteLease(h, &answer, length)
+		if why == toExtend {
+			clearIfOver(h)
+		}
+	}()
 	call := h.commands().Renew(h.Field().ID, length, why == toLimit)
 	return h.lockState.engine.sender.Do(wait, send.Request{Call: call, Acquiring: why == toExtend}, lastReply)
 }
@@ -127,6 +132,13 @@ func noteLease(h *hold, answer *send.Answer, length time.Duration) {
 		outcome = send.ErrSilent
 	}
 	mayLast(h, length, outcome)
+}
+
+// clearIfOver has the record of h deleted if h has ended or was lost while a request for a longer lease was under way.
+func clearIfOver(h *hold) {
+	h.lockState.Lock()
+	defer h.lockState.Unlock()
+	h.clearIfOverLocked()
 }
 
 // ValidUntil returns the time until which the hold of o on kind is valid if it has an explicit lease, but no later than

@@ -14,7 +14,6 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
 )
@@ -34,7 +33,6 @@ func (h *hold) newField() *tenancy.Field {
 func (h *hold) has(field string) bool { return h.Field() != nil && h.Field().ID == field }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
-// If the field has ended while the request was under way, and no other goroutine deletes it, it is deleted.
 func mayLast(h *hold, length time.Duration, err error) {
 	length = bounded(length)
 	// The error may be one of a hook of the user. Its methods are called here, before the mutex is locked.
@@ -52,43 +50,15 @@ func mayLast(h *hold, length time.Duration, err error) {
 // mayLastLocked notes that the field of h may last for length from now, which is bounded.
 func (h *hold) mayLastLocked(length time.Duration) {
 	h.Field().MayLast(h.lockState.engine.watchdog.Now() + length)
-	deleteIfLeftLocked(h) // who has called Unwant did not know of the request
 }
 
-// deleteIfLeftLocked has the field of h deleted if it has no users any more, and may be left in Redis.
-func deleteIfLeftLocked(h *hold) {
-	if !h.Field().IsLeft() {
-		return
-	}
-	if h = lastHoldLocked(h); h != nil && mayOutliveLocked(h) {
+// clearIfOverLocked has the record of h deleted, and returns true, if h has ended or was lost, and nobody uses its field.
+func (h *hold) clearIfOverLocked() bool {
+	over := (h.isOver() || h.IsLost()) && !h.Field().InUse()
+	if over {
 		h.lockState.oweLocked(duty{clear: h})
 	}
-}
-
-// lastHoldLocked returns the hold that has last held the lock with the field of h, as far as this process knows; or nil. It
-// may be another one than h, whose caller has left its place in the line, or its record. It is the last one, whose MinHold the record is kept for, and not the first one of the record.
-func lastHoldLocked(h *hold) *hold {
-	for other := range h.lockState.holds.all() {
-		if other.Field() == h.Field() && other.record != nil {
-			return other
-		}
-	}
-	if h.record == nil {
-		return nil
-	}
-	return h
-}
-
-// beginClear notes that a goroutine deletes the field of h until it calls end.
-func beginClear(h *hold) (end func()) {
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	h.Field().BeginClear()
-	return func() {
-		h.lockState.Lock()
-		defer h.lockState.Unlock()
-		h.Field().EndClear()
-	}
+	return over
 }
 
 // reachLocked returns how far the lease of h, which has a record, may reach by the requests that have set it, or may
@@ -120,31 +90,6 @@ func recordEnd(h *hold) time.Time {
 		reach.Renewal = bounded(e.WatchdogTimeout)
 	}
 	return time.Now().Add(reach.End() - reach.Now)
-}
-
-// untilOver returns a function that reports whether the lease of the record of h has expired in Redis for certain. It
-// follows the requests that set leases meanwhile, and remembers what requests may do that internal/late then forgets.
-func untilOver(h *hold) (isOver func() bool) {
-	end := recordEnd(h)
-	return func() bool {
-		if later := recordEnd(h); later.After(end) { // the present time at the earliest
-			end = later
-		}
-		return !time.Now().Before(end)
-	}
-}
-
-// outlivesBy is how much longer a record may last than its validity and the drift before it is deleted. A record whose
-// answer took that long on its way lasts so much longer.
-const outlivesBy = 250 * time.Millisecond
-
-// mayOutliveLocked reports whether the record of h, whose lease has ended and is not renewed any more, may last longer
-// in Redis than this process relies on it. Then it has to be deleted, because it would block others. A write lock has the
-// lease of its key, which lasts as long as that of a read lock that its owner has acquired beside it, and has perhaps
-// released since.
-func mayOutliveLocked(h *hold) bool {
-	w, l := h.lockState.engine.watchdog, &h.record.lease
-	return h.fieldSent || h.reachLocked().Outlives(w.At(w.End(l))+lease.Drift(l.WholeValidity())+outlivesBy)
 }
 
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of

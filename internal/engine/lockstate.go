@@ -15,7 +15,6 @@ package engine
 // duties that it has noted, so a duty is noted only after the change that it follows from is complete.
 
 import (
-	"context"
 	"iter"
 	"maps"
 	"slices"
@@ -272,7 +271,7 @@ func (s *holdSet) all() iter.Seq[*hold] {
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt(), unknown: p.Tries()})
+		s.oweLocked(duty{rollBack: p.lock, attempt: p.attempt()})
 	}
 }
 
@@ -284,8 +283,6 @@ type duty struct {
 
 	before  *duty            // the duty that was noted before this one; or nil
 	attempt contract.Attempt // rollBack: the attempt
-	unknown int              // rollBack: how many tries of the attempt have an unknown outcome
-	ctx     context.Context  // rollBack: the ctx of the caller; nil: context.Background
 }
 
 // oweLocked notes a duty, which the next Unlock of s begins.

@@ -34,6 +34,7 @@ type ending struct {
 	age     time.Duration // how long the hold was held
 	guards  guard.Ends
 	renewed bool // the lease was one that the watchdog renews
+	limited bool // MaxHold has ended it
 	gone    bool // Redis did not have the record, or only a part of it
 	untold  bool // no call has told that it has the hold
 }
@@ -55,33 +56,30 @@ func (r *record) end(cause error, first *hold) []ending {
 		cause = whyGone(r.first)
 	}
 	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
-	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone)}
-	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
-	overdue := end.loss
-	if unrenewed {
-		overdue = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
+	end := ending{cause: cause, loss: LossError(cause), gone: errors.Is(cause, errGone), limited: errors.Is(cause, ErrMaxHold)}
+	overdue := errors.Is(cause, ErrExpired)
+	unrenewed := end.loss
+	if overdue {
+		unrenewed = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
 	}
 
 	s := r.first.lockState
 	s.Lock()
 	defer s.Unlock()
-	if !r.isLossLocked(first, unrenewed || limited) {
+	if !r.isLossLocked(first, overdue || end.limited) {
 		return nil
 	}
-	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && unrenewed {
-		end.loss = overdue
+	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && overdue {
+		end.loss = unrenewed
 	}
 	var all []ending
-	if unrenewed && !end.renewed || limited {
-		r.first.Field().Unwant()
-	}
 	r.endLocked()
 	for len(r.holds) > 0 {
 		h := r.holds[len(r.holds)-1]
 		if len(all) == 0 && first != nil {
 			h = first
 		}
-		all = append(all, loseLocked(h, end, unrenewed && !end.renewed))
+		all = append(all, loseLocked(h, end, overdue && !end.renewed))
 	}
 	return all
 }
@@ -99,21 +97,16 @@ func (r *record) isLossLocked(first *hold, timeUp bool) bool {
 func loseLocked(h *hold, end ending, ranOut bool) ending {
 	end.hold, end.subject, end.untold = h, h.subject(), !h.IsTold()
 	h.Lost(ranOut)
-	last := h.leaveRecordLocked()
+	h.leaveRecordLocked()
 	h.loss = end.loss
 	h.leaveQueueLocked()
-	other := h.counterpartLocked()
-	// The record would block others if its lease is longer in Redis, or may still be extended there by a request that is
-	// under way or by renewals of the counterpart: so it is deleted.
-	mayStay := other != nil && !other.isOver() && !other.IsLost()
 	// If Redis does not have the record, it may have some of the permits of a semaphore, which are of no use. Or a
-	// request may still run, and acquire the lock for no owner.
-	mayRemain := end.gone && last && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
-	switch {
-	case h.Field().IsUnwanted() && (mayStay || mayOutliveLocked(h)):
-		h.lockState.oweLocked(duty{clear: h})
-	case mayRemain:
-		h.lockState.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+	// request may still run, and acquire the lock for no owner. If the lease has run out, it may be longer in Redis, and
+	// no Unlock has to come.
+	mayRemain := end.gone && (h.lock.Traits().Permits() > 1 || h.lockState.engine.late.MayAcquire(h.Field().ID))
+	if mayRemain || ranOut || end.limited {
+		h.keepUntil = 0
+		h.clearIfOverLocked()
 	}
 	if l := h.local(); l != nil {
 		l.Lost(h.Field().ID)
@@ -126,8 +119,7 @@ func loseLocked(h *hold, end ending, ranOut bool) ending {
 // the loss, and need not call Unlock. So a record that may be left is deleted.
 func reportLossLocked(h *hold) error {
 	if h.State() == tenancy.Lost {
-		h.Field().Unwant()
-		deleteIfLeftLocked(h)
+		h.clearIfOverLocked()
 	}
 	h.Reported()
 	return h.loss
@@ -204,34 +196,24 @@ func whyExpired(h *hold) error {
 	h.lockState.Lock()
 	holds := h.Holds()
 	h.lockState.Unlock()
-	switch w, l := h.lockState.engine.watchdog, h.local(); {
-	case !holds:
+	if !holds {
 		return nil
-	case !w.IsValid(&h.record.lease):
-		return w.WhyOver(&h.record.lease)
-	case l != nil:
-		return l.Check(h.Field().ID)
 	}
-	return nil
+	if cause := h.record.whyOver(); cause != nil || h.local() == nil {
+		return cause
+	}
+	return h.local().Check(h.Field().ID)
 }
 
-// whyUnwatched returns the cause with which the watchdog is about to end the hold, or nil if it watches the lease.
-func whyUnwatched(h *hold) error {
-	w, l := h.lockState.engine.watchdog, &h.record.lease
-	switch {
-	case w.Watches(l):
-		return nil
-	case w.IsValid(l): // a renewal has found no record
+// whyOver returns why the lease of the record is over, even if the watchdog has not told it yet; or nil.
+func (r *record) whyOver() error {
+	switch w := r.first.lockState.engine.watchdog; {
+	case !w.IsValid(&r.lease):
+		return w.WhyOver(&r.lease)
+	case !w.Watches(&r.lease): // a renewal has found no record
 		return errGone
 	}
-	return w.WhyOver(l)
-}
-
-// loseIfUnwatched ends h as lost if the watchdog is about to do so.
-func (h *hold) loseIfUnwatched() {
-	if cause := whyUnwatched(h); cause != nil {
-		h.lose(cause)
-	}
+	return nil
 }
 
 // lose ends h as lost, and all holds that share its record, if the owner of h holds the lock. Only the first call has an

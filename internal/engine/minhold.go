@@ -43,6 +43,9 @@ func isAlone(h *hold) bool {
 	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
+// keptTooLong is how long the answer to askToKeep takes at most if the record is to expire in time.
+const keptTooLong = 250 * time.Millisecond
+
 // askToKeep sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
 // time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
 // was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
@@ -53,7 +56,7 @@ func askToKeep(h *hold, wait *send.Wait, rest time.Duration, lastReply time.Time
 		why = toLimit
 	}
 	answer = setLease(h, wait, rest, why, lastReply)
-	return answer, before && isLast(h) && time.Since(began) <= outlivesBy
+	return answer, before && isLast(h) && time.Since(began) <= keptTooLong
 }
 
 // isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
@@ -75,7 +78,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 		return false
 	}
 	h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
-	e, isOver := h.lockState.engine, untilOver(h)
+	e := h.lockState.engine
 	for ; rest > 0; rest = restOfMinHold(h) {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		answer, expires := askToKeep(h, &wait, rest, time.Time{})
@@ -88,7 +91,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && isOver() && !keptByCounterpart(h):
+		case err != nil && !time.Now().Before(recordEnd(h)) && !keptByCounterpart(h):
 			return true
 		}
 		if e.Pause(ctx, pause) != nil {

@@ -40,17 +40,13 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 // rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
 // try of the attempt was granted; in that case the late try is rolled back if the hold has ended meanwhile.
 func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
-	unknown, mayHold := 0, res.mayHold(err)
+	mayHold := res.mayHold(err)
 	switch {
-	case err == nil && !mayHold && !res.LeavesEntry:
-		return
-	case err != nil && send.MayHaveRun(err):
-		unknown = 1
-	case err != nil && !send.MayHaveActed(err):
+	case err == nil && !mayHold && !res.LeavesEntry, err != nil && !send.MayHaveActed(err):
 		return
 	}
 	if a.givenUp.Load() || !t.hold.needs(t.Field, mayHold) {
-		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5
+		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, mostUndone) // 5
 	}
 }
 

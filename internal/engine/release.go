@@ -92,7 +92,7 @@ func releaseOptions(ctx context.Context) waitOptions {
 func lowerUnconfirmed(h *hold) (left int) {
 	left, last, guards := lowerUnconfirmedStep(h)
 	if last {
-		defer h.lockState.engine.workers.Spawn(func() { clearRecord(h, 1) })
+		defer h.lockState.engine.workers.Spawn(func() { clearRecord(h) })
 	}
 	guards.EndAll(nil)
 	return left
@@ -102,9 +102,6 @@ func lowerUnconfirmedStep(h *hold) (left int, last bool, guards guard.Ends) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	left, last, guards = h.endOneLocked()
-	if last {
-		h.Field().Unwant() // the request of the other goroutine may set a lease, also after clear
-	}
 	if h.ownerQueue.TryEnter() { // as a rule, that goroutine forgets the hold, which has ended
 		h.unlockHoldLocked()
 	}
@@ -147,7 +144,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		r.end(r.others(heard), passed, answered)
 		if clears && r.count == 0 {
-			e.workers.Spawn(func() { clearRecord(r.hold, 1) })
+			e.workers.Spawn(func() { clearRecord(r.hold) })
 		}
 	}()
 	answer, keeps, expires := r.send(&wait)
@@ -307,7 +304,7 @@ func (s *lockState) abandonRelease(g *releasing, c ownerCall) {
 			lowerUnconfirmed(h)
 		}
 	case g.count == 0 && !g.done:
-		s.engine.workers.Spawn(func() { clearRecord(g.hold, 1) })
+		s.engine.workers.Spawn(func() { clearRecord(g.hold) })
 	}
 }
 

@@ -10,6 +10,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -19,42 +20,43 @@ import (
 
 // rollBack calls undo on another goroutine, so that a caller that has given up need not wait for it. done is closed when
 // the rollback has ended.
-func (e *Engine) rollBack(ctx context.Context, t target, unknown int) (done <-chan struct{}) {
+func (e *Engine) rollBack(ctx context.Context, t target) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.undo(ctx, t.hold.commands(), t.Attempt, unknown)
+		e.undo(ctx, t.hold.commands(), t.Attempt, mostUndone)
 	})
 	return ended
 }
 
 const (
 	longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
-	mostUndone       = 1000           // attempts that are rolled back in the background at a time, unless their leases are long
+	mostUndone       = 1000           // see undo: of attempts that were given up
+	allUndone        = math.MaxInt64  // of holds
 )
 
 // undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, or refuses writes for some time, undo
 // goes on in the background for as long as the attempt may leave a record: a request waits in its connection while Redis
 // is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
-// given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
-// leases, and so are those of attempts that Redis has probably refused, too.
-func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) {
+// given up. If more than most are rolled back in the background, the records with leases that are no longer than a
+// watchdog timeout are left to their leases, and so are those of attempts that Redis has probably refused, too.
+func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, most int64) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
 		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
 	}
-	err := e.rollBackOne(ctx, kind, a, unknown)
+	err := e.rollBackOne(ctx, kind, a)
 	if !goesOn(err) {
 		return
 	}
-	if e.undoing.Add(1) > mostUndone && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
+	if e.undoing.Add(1) > most && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
 		e.undoing.Add(-1)
 		return
 	}
 	e.workers.Spawn(func() {
 		defer e.undoing.Add(-1)
 		for pause := clearPause; goesOn(err) && e.pauseUndo(pause, err) == nil; pause = min(2*pause, longestUndoPause) {
-			err = e.rollBackOne(ctx, kind, a, unknown)
+			err = e.rollBackOne(ctx, kind, a)
 		}
 	})
 }
@@ -81,30 +83,28 @@ func (e *Engine) pauseUndo(d time.Duration, why error) error {
 	}
 }
 
-// rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
-// whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
-// if there is only one such try, it stops as soon as a rollback has found the hold.
-func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt, unknown int) error {
-	return e.repeat(ctx, a.Field, unknown, func(mayRun bool) send.Call {
+// rollBackOne rolls back one attempt, and returns why this has failed.
+func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt) error {
+	return e.repeat(ctx, a.Field, func(mayRun bool) send.Call {
 		mayRun = mayRun && a.HoldCount == 1
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
 		return kind.RollBack(a)
 	})
 }
 
-// repeat sends the call that undoes what requests with field may have done, as rollBackOne does, which has unknown,
-// too. The call leaves a tombstone of field if mayRun is set.
-func (e *Engine) repeat(ctx context.Context, field string, unknown int, undo func(mayRun bool) send.Call) error {
+// repeat sends the call that undoes what requests with field may have done. As long as one of them may still run that
+// acquires, it repeats the call, which leaves a tombstone if mayRun is set, a few times, or until it has undone something:
+// not all lock types have tombstones.
+func (e *Engine) repeat(ctx context.Context, field string, undo func(mayRun bool) send.Call) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}
 		if pause > 0 {
 			_ = wait.Sleep(e.closed, nil, nil, pause) // Close cuts the pause short
 		}
 		wait.Deadline = time.Now().Add(UnlockTime)
-		answer := e.sender.Do(&wait, send.Request{Call: undo(e.late.MayAcquire(field))}, time.Now())
-		r, err := answer.Reply()
-		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the caller decides
+		mayRun := e.late.MayAcquire(field)
+		answer := e.sender.Do(&wait, send.Request{Call: undo(mayRun)}, time.Now())
+		if r, err := answer.Reply(); !mayRun || r[0] == 1 || err != nil { // if it fails, the caller decides
 			return err
 		}
 	}
@@ -131,7 +131,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 // rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
 // of the field in the line.
 func (e *Engine) rollBackSoon(kind contract.Record, a contract.Attempt) {
-	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, 0) })
+	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, mostUndone) })
 }
 
 // callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number

@@ -20,57 +20,40 @@ import (
 // A subscription has the channels on which a waiter learns that its lock was released, or granted to it. The zero value
 // listens to nothing.
 type subscription struct {
-	names       []string         // the channels of listeners, if change has chosen them; a channel of grants comes first
-	listeners   []*wake.Listener // they share one wake channel
+	listeners   []*wake.Listener // they share one wake channel; that of grants comes first, if the caller listens for them
 	unconfirmed []*wake.Listener // those that were perhaps not subscribed yet when the last attempt was made
 }
 
-// watch listens to the channels that t has to wait for. onChannel is set if the release is announced to the caller on the
-// channel of the lock only: see standing.
+// watch listens to the channels that t has to wait for, besides those that the caller listens to already. onChannel is set
+// if the release is announced to the caller on the channel of the lock only: see standing.
 func (s *subscription) watch(t target, onChannel bool) {
-	grants, releases := "", ""
+	grants := ""
 	if t.Delivery != "" && t.Delivery != contract.Barge {
 		grants = t.hold.commands().Grants(t.Attempt)
 	}
-	if grants == "" || onChannel {
-		releases = t.hold.commands().Channel(t.Attempt)
-	}
-	if !slices.Equal(s.names, channelNames(grants, releases)) {
-		s.change(t, grants, releases)
-	}
-}
-
-// channelNames returns those of the two channels that are not "".
-func channelNames(grants, releases string) []string {
-	return slices.DeleteFunc([]string{grants, releases}, func(name string) bool { return name == "" })
-}
-
-// change listens to these channels instead of the previous ones. It keeps the listeners of channels that remain.
-func (s *subscription) change(t target, grants, releases string) {
-	e := t.hold.lockState.engine
-	before := s.listeners
-	signal := make(chan struct{}, 1)
-	if len(before) > 0 {
-		signal = before[0].Wake
-	}
-	s.names, s.listeners = channelNames(grants, releases), nil
-	for _, name := range s.names {
-		at := slices.IndexFunc(before, func(l *wake.Listener) bool { return l.Name() == name })
-		if at >= 0 {
-			s.listeners = append(s.listeners, before[at])
-			before = slices.Delete(before, at, at+1)
-			continue
-		}
-		l := e.pubsub.JoinFor(signal, name)
-		if name == grants {
+	if grants != "" {
+		if l := s.join(t, grants, 0); l != nil {
 			hearGrants(l, t)
 		}
-		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
 	}
-	for _, l := range before {
-		s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(other *wake.Listener) bool { return other == l })
-		l.Leave()
+	if grants == "" || onChannel {
+		s.join(t, t.hold.commands().Channel(t.Attempt), len(s.listeners))
 	}
+}
+
+// join listens to the channel called name, too, and returns the listener, which is put at this index of s.listeners. It
+// returns nil if s has one already, or if name is "".
+func (s *subscription) join(t target, name string, at int) *wake.Listener {
+	if name == "" || slices.ContainsFunc(s.listeners, func(l *wake.Listener) bool { return l.Name() == name }) {
+		return nil
+	}
+	signal := make(chan struct{}, 1)
+	if len(s.listeners) > 0 {
+		signal = s.listeners[0].Wake
+	}
+	l := t.hold.lockState.engine.pubsub.JoinFor(signal, name)
+	s.listeners, s.unconfirmed = slices.Insert(s.listeners, at, l), append(s.unconfirmed, l)
+	return l
 }
 
 // hearGrants makes l, which listens to the channel of grants, hear those of t.
@@ -87,8 +70,8 @@ func hearGrants(l *wake.Listener, t target) {
 // to listen to it.
 func (s *subscription) hearsGrants(t target) bool {
 	name := t.hold.commands().Grants(t.Attempt)
-	if len(s.names) > 0 {
-		return s.names[0] == name && s.listeners[0].Confirmed()
+	if len(s.listeners) > 0 {
+		return s.listeners[0].Name() == name && s.listeners[0].Confirmed()
 	}
 	// One look finds the subscription and keeps it: it may end at any moment while no caller listens.
 	l := t.hold.lockState.engine.pubsub.JoinConfirmed(name)
@@ -96,13 +79,13 @@ func (s *subscription) hearsGrants(t target) bool {
 		return false
 	}
 	hearGrants(l, t)
-	s.names, s.listeners = []string{name}, []*wake.Listener{l}
+	s.listeners = []*wake.Listener{l}
 	return true
 }
 
 // message returns the last message of the first channel that it has not returned before; or "".
 func (s *subscription) message() string {
-	if len(s.names) == 0 {
+	if len(s.listeners) == 0 {
 		return ""
 	}
 	return s.listeners[0].Message()

@@ -10,7 +10,6 @@
 // what one of them learns is known to the others. These questions are answered here, and only here:
 //
 //   - InUse: may the field be deleted? When its last user has left.
-//   - IsLeft: has it to be deleted, because nobody uses it any more and its lease may go on?
 //   - Reach.End: when has it expired at the latest?
 //   - Reach.Longest: which lease may it have, or still get?
 //   - Reach.IsSettled: does a request that sets the lease have the last word?
@@ -37,11 +36,8 @@ func impossible(what string) bool {
 type Field struct {
 	ID string
 
-	users  int32
-	clears int16
-
-	unwanted bool // see Unwant
-	expires  time.Duration
+	users   int32
+	expires time.Duration
 }
 
 // Use adds a user: a hold that has the lock with the field, a hold that is about to adopt it, or a reader that is being
@@ -66,29 +62,6 @@ func (f *Field) MayLast(until time.Duration) { f.expires = max(f.expires, until)
 // Expires returns when the lease has expired in Redis at the latest: the maximum over all requests that have set it, or
 // may have, except those that internal/late still knows.
 func (f *Field) Expires() time.Duration { return f.expires }
-
-// Unwant notes that no hold of this process relies on the field any more: what is left of it in Redis, or what a request
-// makes of it, is deleted.
-func (f *Field) Unwant() { f.unwanted = true }
-
-// IsUnwanted reports whether Unwant was called.
-func (f *Field) IsUnwanted() bool { return f.unwanted }
-
-// BeginClear notes that a goroutine deletes the field from Redis until it calls EndClear.
-func (f *Field) BeginClear() { f.clears++ }
-
-// EndClear ends what BeginClear has begun.
-func (f *Field) EndClear() {
-	if f.clears == 0 {
-		impossible("more deletions have ended than have begun")
-		return
-	}
-	f.clears--
-}
-
-// IsLeft reports whether the field is unwanted, has no users, and is not being deleted: who learns that its lease may
-// last longer has it deleted.
-func (f *Field) IsLeft() bool { return f.IsUnwanted() && !f.InUse() && f.clears == 0 }
 
 // A Reach is how far the lease of a field may reach: what requests have made of it, or may make of it.
 type Reach struct {
@@ -117,6 +90,3 @@ func (r Reach) Longest() time.Duration { return max(r.Expires-r.Now, r.Renewal, 
 
 // IsSettled reports whether no request that was sent may still set the lease.
 func (r Reach) IsSettled() bool { return r.Renewal == 0 && r.Late == 0 }
-
-// Outlives reports whether the lease may last beyond end.
-func (r Reach) Outlives(end time.Duration) bool { return r.Expires > end || !r.IsSettled() }

@@ -40,63 +40,14 @@ func TestFieldIsDeletedOnlyWhenItsLastUserHasLeft(t *testing.T) {
 	})
 }
 
-// A field that has ended is left, and has to be deleted, if it is unwanted, is not being deleted, and has no users: in
-// all orders of the events.
-func TestFieldThatIsLeftIsDeletedOnce(t *testing.T) {
-	const (
-		leave      = iota // the hold that has it
-		leaveOther        // the successor that has adopted it
-		unwant
-		beginClear
-		endClear
-		mayLast
-		events
-	)
-	permute.All(events, func(order []int) {
-		var f Field
-		f.Use()
-		f.Use()
-		users, unwanted, clears, due := 2, false, 0, false
-		for _, event := range order {
-			switch event {
-			case leave, leaveOther:
-				users--
-				assert.Equal(t, users == 0, f.Leave(), "%v", order)
-			case unwant:
-				f.Unwant()
-				unwanted = true
-			case beginClear:
-				f.BeginClear()
-				clears++
-			case endClear:
-				if due = clears == 0; !due { // an end without a beginning is impossible: it comes at the end instead
-					f.EndClear()
-					clears--
-				}
-			case mayLast:
-				f.MayLast(time.Minute)
-				f.MayLast(time.Second)
-				assert.Equal(t, time.Minute, f.Expires(), "the latest end counts: %v", order)
-			}
-			assert.Equal(t, users == 0 && unwanted && clears == 0, f.IsLeft(), "%v: after %d", order, event)
-		}
-		if due {
-			f.EndClear()
-		}
-		assert.True(t, f.IsLeft(), "%v", order)
-	})
-}
-
 // What has not begun cannot end: that panics in tests, and in a service it is ignored.
 func TestImpossibleEndsPanic(t *testing.T) {
 	defer func(before bool) { Strict = before }(Strict)
 	var f Field
 	Strict = true
 	assert.Panics(t, func() { f.Leave() })
-	assert.Panics(t, f.EndClear)
 	Strict = false
 	assert.False(t, f.Leave(), "nobody deletes it")
-	f.EndClear()
 	assert.False(t, f.InUse())
 }
 
@@ -104,28 +55,26 @@ func TestImpossibleEndsPanic(t *testing.T) {
 func TestLeaseEndsWithItsLatestRequest(t *testing.T) {
 	const now = time.Hour
 	for _, of := range []struct {
-		name     string
-		r        Reach
-		end      time.Duration
-		longest  time.Duration
-		settled  bool
-		outlives bool // the time now+20s
+		name    string
+		r       Reach
+		end     time.Duration
+		longest time.Duration
+		settled bool
 	}{
-		{"nothing is known", Reach{}, now, 0, true, false},
-		{"it has expired", Reach{Expires: now - 5}, now, 0, true, false},
-		{"it lasts", Reach{Expires: now + 10*time.Second}, now + 10*time.Second, 10 * time.Second, true, false},
-		{"it lasts longer", Reach{Expires: now + time.Minute}, now + time.Minute, time.Minute, true, true},
-		{"it is renewed", Reach{Expires: now, Renewal: 30 * time.Second}, now + 30*time.Second, 30 * time.Second, false, true},
-		{"a request is late", Reach{Late: 1, LateBy: time.Minute}, now + time.Minute + 1, 1, false, true},
+		{"nothing is known", Reach{}, now, 0, true},
+		{"it has expired", Reach{Expires: now - 5}, now, 0, true},
+		{"it lasts", Reach{Expires: now + 10*time.Second}, now + 10*time.Second, 10 * time.Second, true},
+		{"it lasts longer", Reach{Expires: now + time.Minute}, now + time.Minute, time.Minute, true},
+		{"it is renewed", Reach{Expires: now, Renewal: 30 * time.Second}, now + 30*time.Second, 30 * time.Second, false},
+		{"a request is late", Reach{Late: 1, LateBy: time.Minute}, now + time.Minute + 1, 1, false},
 		{
 			"all of it", Reach{Expires: now + 3*time.Minute, Renewal: 9, Late: time.Minute, LateBy: time.Minute},
-			now + 3*time.Minute, 3 * time.Minute, false, true,
+			now + 3*time.Minute, 3 * time.Minute, false,
 		},
 	} {
 		of.r.Now = now
 		assert.Equal(t, of.end, of.r.End(), of.name)
 		assert.Equal(t, of.longest, of.r.Longest(), of.name)
 		assert.Equal(t, of.settled, of.r.IsSettled(), of.name)
-		assert.Equal(t, of.outlives, of.r.Outlives(now+20*time.Second), of.name)
 	}
 }

@@ -53,11 +53,6 @@ type Hold struct {
 	told  bool
 }
 
-// Over returns a claim and its hold, which was told, and has ended with the field f.
-func Over(f *Field) (Claim, Hold) {
-	return Claim{state: Granted}, Hold{field: f, state: Ended, told: true}
-}
-
 // State returns the state of the hold.
 func (h *Hold) State() State { return h.state }
 

@@ -153,7 +153,7 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, a.target, a.place.Tries()) // 5",
+			"undone := a.engine.rollBack(a.Ctx, a.target) // 5",
 			`undone := make(chan struct{})
 	close(undone)`,
 		}},
@@ -171,7 +171,7 @@ var Code = []Mistake{
 	{
 		Name: "lateAnswerIsKept", File: "internal/engine/orphans.go",
 		Omits:   "A late answer to a call that has left is rolled back.",
-		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, unknown) // 5", "_ = unknown"}},
+		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, mostUndone) // 5", "_ = t"}},
 	},
 	{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",
