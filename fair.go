@@ -18,17 +18,16 @@ import (
 // they are in.
 //
 // It costs more than a Lock: every waiter asks about once a second. A waiter that can be granted the lock by a message
-// asks less often if at least 32 others wait ahead of it: once in 25s behind more than 768. A waiter that has crashed, or
+// asks less often if at least 32 others wait ahead of it: once in 8s behind 224 or more. A waiter that has crashed, or
 // is cut off from Redis, is passed over if Redis knows that its connection is closed. It loses its position if the lock
-// becomes free about 3s after its next request was due, which is after about 4s, or up to 28s. If no waiter has asked
+// becomes free about 3s after its next request was due, which is after about 4s, or up to 11s. If no waiter has asked
 // for 2s, all may have been cut off: that time then begins with the next request. If it is granted the lock
 // before that, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a waiter
 // that is alive keeps its position for as long as it waits. If a grant expires before the process of the waiter learns
 // of it, the waiter waits again, at the end of the queue.
 //
 // TryLock with a wait of 0 acquires the lock only if no waiter is in the queue that may be alive. If all waiters crash, the
-// queue stays in Redis until the next call on the lock, or until it expires: after one [WithFairWaitTimeout] for each
-// waiter, and one more.
+// queue stays in Redis until the next call on the lock, or until it expires, a day after the last request.
 //
 // Java services share the queue. A Java waiter is notified when its turn comes, and acquires the lock with a request of
 // its own. A Java waiter that has crashed is removed after the timeout of [WithFairWaitTimeout].

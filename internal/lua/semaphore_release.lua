@@ -61,11 +61,12 @@ local heard, passed_on = 0, 0
 if late or redis.pcall('exists', order, waits) ~= 0 then
     --[[with clients permit tombstones line passing permits]]
     passed_on = leave_and_pass(free, order, waits, id, late, function(line)
-        if count_free(free) <= 0 then
+        local n = count_free(free)
+        if n <= 0 then
             return
         end
-        heard = released and
-            release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
+        -- Permits that were available before were left to everybody just now, and their takers may be on their way.
+        heard = released and release_to_all(line, channel, how, ms(n), window, n > there) or 0
         return heard == 0 and pass_permits(free, taken, line, channel, how, nil) or nil
     end)
 end

@@ -116,7 +116,7 @@ func TestFaultRowsAreCovered(t *testing.T) {
 
 // Row 34: no decision about a lock depends on the wall clock of the client.
 func TestNoWallClock(t *testing.T) {
-	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // times of Redis; rounding in a text
+	decidesNothing := []string{"inspection.go", "internal/send/errors.go"} // times of Redis; rounding in a text
 	wall := regexp.MustCompile(
 		`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`,
 	)
