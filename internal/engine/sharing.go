@@ -32,6 +32,9 @@ func openLocked(h *hold, more int) {
 	if admission == contract.Shared {
 		shareLocked(h, q)
 	}
+	if first := q.First(); first != nil { // which asks first, and needs its permits
+		more -= first.Value.hold.lock.Traits().Permits()
+	}
 	h.leaveQueueLocked()
 	if admission == contract.Counting {
 		q.askTogetherLocked(more)

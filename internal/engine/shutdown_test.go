@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -95,6 +96,25 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 		assert.NoError(t, <-second)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 	})
+}
+
+// The loss of the last hold, which lets Shutdown return, is told as others are.
+func TestLossThatEndsShutdownIsTold(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			e := abandonedBubbleEngine(t, fakeredis.New(), func(c *Config) { c.Events = lostEvents{logged{c.Log}, &n} })
+			a := NewAgent(1)
+			defer a.End()
+			e.lock(a.Owner)
+			_, err := e.Guard(t.Context(), newFakeLock(e.redis, "x"), a.Owner) // Shutdown does not cancel it
+			require.NoError(t, err)
+			e.deleteRecord()
+			assert.NoError(t, e.Shutdown(ctx))
+			time.Sleep(time.Minute)
+			assert.Equal(t, 1, n, "events")
+		})
+	}
 }
 
 // An attempt that is under way when Shutdown begins does not acquire the lock.

@@ -44,7 +44,7 @@ local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0
 if not mode and not free then -- a plain lock of this name is held
     check_record(lock)
-    return {0, redis.call('pttl', lock), 0}
+    return {hold_count == '1' and 0 or -1, redis.call('pttl', lock), 0}
 end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 if free or joins then

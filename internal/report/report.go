@@ -35,7 +35,7 @@ func New(spawn func(func())) *Reporter { return &Reporter{spawn: spawn} }
 func (r *Reporter) Later(report func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.until.IsZero() {
+	if r.until.IsZero() || time.Now().Before(r.until) { // a loss that has ended Shutdown may come after Close
 		r.losses = append(r.losses, report)
 		r.runLocked()
 	}

@@ -45,3 +45,34 @@ func TestWaitersAskTogetherForPermitsThatAreFree(t *testing.T) {
 		assert.Less(v, time.Since(start), 20*trip)
 	})
 }
+
+// Permits expire without a message. The waiters of one process ask together for what is free, but none in front of the
+// first one gets what that one needs.
+func TestPermitsThatAreFreeGoToTheFirst(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, _ := v.Client(0)
+		other, _ := v.Client(0)
+		for range 20 {
+			_, ok, err := other.NewSemaphore("s", 4).TryAcquireN(ContextWithOwner(ctx), 4, 0, 3*time.Second)
+			require.NoError(v, err)
+			require.True(v, ok)
+			held, order := make(chan *Hold, 4), make(chan int, 4)
+			for _, n := range []int{1, 3, 1, 2} {
+				go func() {
+					h, err := c.NewSemaphore("s", 4).AcquireN(ctx, n)
+					assert.NoError(v, err)
+					order <- n
+					held <- h
+				}()
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(30 * time.Second)
+			if assert.Len(v, order, 2) {
+				assert.Equal(v, 1+3, <-order+<-order)
+			}
+			for range 4 {
+				assert.NoError(v, (<-held).Release(ctx))
+			}
+		}
+	})
+}
