@@ -193,7 +193,7 @@ var Scripts = []Mistake{
 		Omits: "A release of a permit that is not there any more still passes on what is available.",
 		Changes: []Change{
 			{
-				"if count_free(free) <= 0 then\n            return",
+				"if n <= 0 then\n            return",
 				"if not ends then\n            return",
 			},
 		},
