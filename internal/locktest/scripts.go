@@ -39,7 +39,7 @@ const (
 
 func QueueKey(name string) string { return record.PrefixName("redisson_lock_queue", name) }
 
-func WritersKey(name string) string { return record.WritersKey(name) }
+func WritersKey(name string) string { return record.PrefixName("relock_rwlock_writers", name) }
 
 // WatchBusy measures the processor time of Redis. check fails if Redis has used more than most of it since the last call
 // of check or begin.

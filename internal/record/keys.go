@@ -40,19 +40,13 @@ func WritersLineKeys(name string) []string {
 // PlacesKey returns the key of the places of the waiters of a fair lock.
 func PlacesKey(name string) string { return lineKey(name, "fair") }
 
-// WritersKey returns the key of the writers that wait for a read/write lock.
-func WritersKey(name string) string { return ownKey("relock_rwlock_writers", name) }
-
-func lineKey(name, what string) string { return ownKey("relock_line", name) + ":" + what }
-
-// ownKey derives other keys for the locks "x" and "{x}", as PrefixName does not, because what is in them does not contain
-// the name of the lock that it is for.
-func ownKey(prefix, name string) string {
-	key := PrefixName(prefix, name)
+// lineKey derives other keys for the locks "x" and "{x}", as PrefixName does not, because an entry in a wait queue does
+// not contain the name of the lock that it is for.
+func lineKey(name, what string) string {
 	if strings.Contains(name, "{") {
-		key += ":"
+		return "relock_line:" + name + "::" + what
 	}
-	return key
+	return PrefixName("relock_line", name) + ":" + what
 }
 
 // ClientKey returns the key of the label of the Client with this ID, and the channel on which it is told to check its

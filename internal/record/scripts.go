@@ -61,7 +61,7 @@ func Inspect(c *Client, name string) send.Call {
 		PrefixName("redisson_lock_queue", key),
 		PrefixName("redisson_lock_timeout", key),
 		PlacesKey(key),
-		WritersKey(key),
+		PrefixName("relock_rwlock_writers", key),
 		TokenKey(key),
 		PermitsKey(key),
 	}

@@ -174,7 +174,7 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	waits, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { _ = w.NewRWLock(b.LockName).Write().Lock(waits) }() // from now on new readers wait
-	writers := record.WritersKey(b.LockName)
+	writers := record.PrefixName("relock_rwlock_writers", b.LockName)
 	testredis.Await(b, "the writer waits", locktest.Soon, func() bool { return b.Rdb.ZCard(ctx, writers).Val() == 1 })
 
 	lock := func(l Locker, owner context.Context) chan error {
