@@ -65,7 +65,9 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0
 	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
 		h.reachLocked().Longest() > next.lock.Traits().Limits.Cut(e.WatchdogTimeout):
-		return nil, 0 // the lease is explicit, nearly over, or may become longer than the successor may have
+		// The lease is explicit (which only the watchdog knows, not Redis), nearly over, or may become longer than the
+		// successor may have.
+		return nil, 0
 	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Traits().Limits.Cut(e.WatchdogTimeout)/3:
 		return nil, 0 // the lease might expire before its first renewal for the successor
 	}

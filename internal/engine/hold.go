@@ -204,7 +204,8 @@ func (r *record) holdsNow() []*hold {
 	return append([]*hold(nil), r.holds...)
 }
 
-// isKeptLocked reports whether further holds may use r: it has not ended, and enough of its validity is left.
+// isKeptLocked reports whether further holds may use r: it has not ended, and enough of its validity is left. That of an
+// explicit lease has to last until the first renewal.
 func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.lockState.engine
 	whole := lease.Validity(e.WatchdogTimeout)
