@@ -54,15 +54,12 @@ func (c *Client) engine() *engine.Engine { return c.in().engine }
 // New returns a Client that uses rdb. It sends no request, and rdb stays open when the Client is closed. The error is
 // ErrInvalid for an option that is not valid, for a nil rdb, and for a *redis.Ring or a type that embeds one, because a
 // Ring can move a lock to another server while the lock is held.
-func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
-	c, err := newClient(rdb, opts)
-	if err != nil {
-		return nil, fmt.Errorf("relock: new: %w", err)
-	}
-	return c, nil
-}
-
-func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
+func New(rdb redis.UniversalClient, opts ...Option) (c *Client, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("relock: new: %w", err)
+		}
+	}()
 	if isNil(rdb) {
 		return nil, invalid("the Redis client is nil")
 	}
@@ -84,25 +81,18 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 			o.synced.Replicas, o.synced.Within, limit)
 	}
 	in := &clientState{
-		rdb:   rdb,
-		votes: voteTable{pending: make(map[nodeRequest][]chan struct{})},
+		rdb:     rdb,
+		votes:   voteTable{pending: make(map[nodeRequest][]chan struct{})},
+		servers: route.New(rdb),
 	}
-	c := &Client{
+	in.wire = record.Client{
+		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
+	}
+	c = &Client{
 		hidden:      opaque.To(in),
 		nodeTimeout: o.nodeTimeout,
 		synced:      o.synced,
 	}
-	in.servers = route.New(in.rdb)
-	in.wire = record.Client{
-		ID: uuid.NewString(), Prefix: o.keyPrefix, FairWait: o.fairWaitTimeout, Verb: in.servers.Verb,
-	}
-	in.engine = engine.New(c.config(o), in.servers.Sending(o.synced))
-	return c, nil
-}
-
-// config returns the configuration of the engine of c.
-func (c *Client) config(o options) engine.Config {
-	in, id := c.in(), c.wire().ID
 	log := calmLogger(o.logger, &in.userCalls)
 	reported := &userEvents{log: log, observer: o.observer}
 	reported.calls, reported.tell = &in.userCalls, func(panicked any, stack []byte) {
@@ -110,7 +100,7 @@ func (c *Client) config(o options) engine.Config {
 			"panic", fmt.Sprint(panicked), "stack", string(stack))
 	}
 	config := engine.Config{
-		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
+		ID: in.wire.ID, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow,
 		Label:          o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
@@ -119,19 +109,19 @@ func (c *Client) config(o options) engine.Config {
 
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: in.userCalls.Load,
 
-		Renewer: askRenewals,
-		Free:    func(names []string, fields [][]string) call { return record.Free(id, names, fields) },
+		Renewer: askRenewals, Free: in.wire.Free,
 		Servers: in.servers, Group: in.servers.Group,
 
-		Channel: record.ClientKey(id), Tell: c.tell,
+		Channel: record.ClientKey(in.wire.ID), Tell: c.tell,
 	}
-	switch keep := func() { c.keepLabel(o.label) }; {
+	switch keep := func() { in.labeled.Do(func() { c.engine().Spawn(func() { c.keepLabel(o.label) }) }) }; {
 	case o.label != "":
 		config.OnAcquire = keep
 	case !o.labels:
 		config.OnSlow = keep
 	}
-	return config
+	in.engine = engine.New(config, in.servers.Sending(o.synced))
+	return c, nil
 }
 
 // ID returns the UUID of this Client, which Redis stores with every hold of the Client: see [Holder]. Every Client has

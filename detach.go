@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/record"
-	"github.com/relock-go/relock/internal/ticket"
+	tickets "github.com/relock-go/relock/internal/ticket"
 )
 
 // Detach ends the hold in this process, and keeps the lock in Redis for keep, so that another process, or this one,
@@ -44,21 +44,18 @@ import (
 // for about 250 bytes: this is ErrInvalid, too. The hold goes on then. Detach works during Shutdown. After Close it
 // returns ErrClosed.
 func (h *Hold) Detach(ctx context.Context, keep time.Duration) (ticket string, err error) {
-	if err = h.usable(ctx); err == nil {
-		ticket, err = h.detach(ctx, keep)
+	defer func() { err = failed("detach", h.Name(), err) }()
+	if err = h.usable(ctx); err != nil {
+		return "", err
 	}
-	return ticket, failed("detach", h.Name(), err)
-}
-
-func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err error) {
 	l, e := h.lock, h.lock.client.engine()
 	switch {
 	case keep != 0 && keep < time.Millisecond:
 		return "", invalid("keep %v is too short: it must be at least 1ms, or 0 for the watchdog timeout", keep)
 	case l.record() == nil:
 		return "", invalid("the hold is that of a MultiLock or a RedLock: it cannot be detached, because it has several keys")
-	case len(l.lock.Traits().ID.Name) > ticket.LongestKey:
-		return "", invalid("%w", ticket.ErrTooLong)
+	case len(l.lock.Traits().ID.Name) > tickets.LongestKey:
+		return "", invalid("%w", tickets.ErrTooLong)
 	}
 	_ = h.Context() // it has to exist when the hold ends, because a later one would not know why
 	t, ended, err := e.Detach(h.owner().In(ctx), l.lock, h.owner(), cmp.Or(keep, e.WatchdogTimeout))
@@ -86,35 +83,34 @@ func (h *Hold) detach(ctx context.Context, keep time.Duration) (text string, err
 //
 // The context of [Hold.Context] has the values of ctx. If ctx is canceled, Attach ends, but a hold that it has returned
 // does not.
-func (c *Client) Attach(ctx context.Context, ticket string) (*Hold, error) {
-	name, h, err := c.attach(ctx, ticket)
-	return h, failed("attach", name, err)
-}
-
-func (c *Client) attach(ctx context.Context, text string) (name string, _ *Hold, err error) {
+func (c *Client) Attach(ctx context.Context, ticket string) (hold *Hold, err error) {
+	var name string
+	defer func() { err = failed("attach", name, err) }()
 	switch {
 	case c == nil:
-		return "", nil, invalid("the Client is nil")
+		return nil, invalid("the Client is nil")
 	case ctx == nil:
-		return "", nil, errNilContext
+		return nil, errNilContext
 	}
-	t, err := ticket.Decode(text)
+	t, err := tickets.Decode(ticket)
 	if err != nil {
-		return "", nil, invalid("%w", err)
+		return nil, invalid("%w", err)
 	}
+	name = t.Key
 	l, err := c.lockOf(t)
 	if err != nil {
-		return t.Key, nil, err
+		return nil, err
 	}
+	name = l.name
 	ctx = ContextWithOwner(ctx)
 	if err := c.engine().Attach(ctx, l.lock, engine.OwnerOf(ctx), t); err != nil {
-		return l.name, nil, err
+		return nil, err
 	}
-	return l.name, makeHold(ctx, l, 0), nil
+	return makeHold(ctx, l, 0), nil
 }
 
 // lockOf returns the lock of a ticket. When its MaxHold and its MinHold end is in the ticket.
-func (c *Client) lockOf(t ticket.Ticket) (*handle, error) {
+func (c *Client) lockOf(t tickets.Ticket) (*handle, error) {
 	name, ok := strings.CutPrefix(t.Key, c.wire().Prefix)
 	permits, detached := engine.DetachedPermits(t.ID)
 	switch {
@@ -152,8 +148,7 @@ func (c *Client) newLock(kind LockType, name string, permits int, opts ...LockOp
 	case TypeWrite:
 		return &c.NewRWLock(name, opts...).Write().handle
 	case TypeSemaphore: // the number of its permits is in Redis
-		several, err := c.NewSemaphore(name, 1, opts...).several(permits)
-		return cmp.Or(several, &handle{name: name, bad: err})
+		return c.NewSemaphore(name, 1, opts...).several(permits)
 	}
 	return nil
 }

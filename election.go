@@ -142,7 +142,8 @@ func (l Leader) Vacant() bool { return l.Client == "" }
 // leadsAs reports whether l and other are one leader in one term. The label and the host are ignored: they are read
 // with a request of their own, which Redis may refuse or answer late.
 func (l Leader) leadsAs(other Leader) bool {
-	return l.Client == other.Client && l.Owner == other.Owner && l.Token == other.Token
+	other.Label, other.Host = l.Label, l.Host
+	return l == other
 }
 
 // Leader returns the current leader, and reports whether there is one. It sends one request, and a second one for the
@@ -177,8 +178,8 @@ func (e *Election) Leader(ctx context.Context) (leader Leader, ok bool, err erro
 // error when ctx is done.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
-		var last Leader
-		known, failing := false, false
+		var last *Leader // nil: it is not known
+		failing := false
 		for {
 			leader, _, err := e.Leader(ctx)
 			switch {
@@ -188,9 +189,9 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				if !failing && !yield(Leader{}, err) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed) {
 					return
 				}
-				failing = true
-			case !known || failing || !leader.leadsAs(last):
-				known, failing, last = true, false, leader
+				failing, last = true, nil
+			case last == nil || !leader.leadsAs(*last):
+				failing, last = false, &leader
 				if !yield(leader, nil) {
 					return
 				}

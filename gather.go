@@ -112,7 +112,7 @@ func (g *gathering) gather() (progress, error) {
 // not get, if the caller waits, and returns its index; or -1 if there is none, or an error.
 func (g *gathering) pass() (first int, out progress, err error) {
 	asked := time.Now()
-	_ = g.giveBack(g.lost(), nil)
+	_ = g.giveBack(g.lost())
 	apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
 	if err = g.askAll(); err != nil {
 		return -1, busy, err
@@ -190,7 +190,7 @@ func (g *gathering) isOver(long time.Duration) bool {
 
 // inOrder gives back what the call holds, and asks for one lock after the other, without waiting.
 func (g *gathering) inOrder() (progress, error) {
-	if err := g.giveBack(g.parts, nil); err != nil {
+	if err := g.giveBack(g.parts); err != nil {
 		return busy, err
 	}
 	for _, p := range g.parts {
@@ -206,7 +206,7 @@ func (g *gathering) inOrder() (progress, error) {
 // queue.
 func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 	p := g.parts[i]
-	_ = g.giveBack(g.parts[i+1:], nil) // a release that is not confirmed goes on in the background
+	_ = g.giveBack(g.parts[i+1:]) // a release that is not confirmed goes on in the background
 	if g.isOver(0) {
 		p.tellFailure()
 		return busy, nil
@@ -301,8 +301,14 @@ func (g *gathering) halfOver(held []*part) <-chan time.Time {
 }
 
 // extend gives the locks in held that have an explicit lease the lease of the call, from now on. A loss ends a guard, and
-// what is left after another error is seen to by complete. The error is one of a lock whose lease was kept until now.
+// what is left after another error is seen to by complete. The caller does not wait for longer than for answers. The error
+// is one of a lock whose lease was kept until now.
 func (g *gathering) extend(ctx context.Context, held []*part) (kept error) {
+	if by := g.request.AnswerBy; !by.IsZero() {
+		limited, cancel := context.WithDeadline(ctx, by.Add(send.MinWait))
+		defer cancel()
+		ctx = limited
+	}
 	errs := forEach(held, func(_ int, p *part) error {
 		switch {
 		case !p.held || p.in == nil:
@@ -331,7 +337,7 @@ func (g *gathering) acquire(p *part, r engine.Request) (progress, error) {
 	case !ok:
 		return busy, err
 	}
-	p.held, p.guard = true, ended{g.ctx} // also if Guard ends the goroutine
+	p.held, p.guard = true, ended // also if Guard ends the goroutine
 	guard, err := p.Guard(g.ctx)
 	switch {
 	case err == nil:
@@ -383,9 +389,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 	kept := slices.ContainsFunc(g.parts, func(p *part) bool { return p.report.Kept })
 	var why error
 	if kept || together && (apart || g.endsApart()) {
-		ctx, cancel := g.limited()
-		defer cancel()
-		why = g.extend(ctx, g.parts)
+		why = g.extend(g.ctx, g.parts)
 	}
 	if g.ctx.Err() != nil {
 		return busy, ctxError(g.ctx)
@@ -397,7 +401,7 @@ func (g *gathering) complete(apart bool) (progress, error) {
 		return lost, errNotLasting
 	}
 	if some := g.late(why); len(some) > 0 && (together || kept) {
-		_ = g.giveBack(some, nil)
+		_ = g.giveBack(some)
 		return late, cmp.Or(why, errAllLate)
 	}
 	for _, p := range g.parts {
@@ -417,14 +421,6 @@ func (g *gathering) validUntil(held ...*part) time.Time {
 		}
 	}
 	return end
-}
-
-// limited returns the context for requests that the caller is to wait for no longer than it waits for answers.
-func (g *gathering) limited() (context.Context, context.CancelFunc) {
-	if by := g.request.AnswerBy; !by.IsZero() {
-		return context.WithDeadline(g.ctx, by.Add(send.MinWait))
-	}
-	return g.ctx, func() {}
 }
 
 // A giving is locks that are being given back.
@@ -470,12 +466,12 @@ func (p *part) back() func(ctx context.Context) error {
 	}
 }
 
-// giveBack releases those of parts that are held, because of why, and joins the errors to why. If Redis does not answer
-// while the caller has time, the release goes on without it.
-func (g *gathering) giveBack(parts []*part, why error) error {
+// giveBack releases those of parts that are held. If Redis does not answer while the caller has time, the release goes on
+// without it.
+func (g *gathering) giveBack(parts []*part) error {
 	r := g.release(parts)
 	if r == nil {
-		return why
+		return nil
 	}
 	by, least := g.request.AnswerBy, send.MinWait
 	if g.client.engine().UntilShutdown(g.ctx, by).Sleep(r.done, nil, nil, 0) != nil {
@@ -485,11 +481,8 @@ func (g *gathering) giveBack(parts []*part, why error) error {
 		select {
 		case <-r.done:
 		case <-time.After(least):
-			return why
+			return nil
 		}
 	}
-	if r.err != nil {
-		return errors.Join(why, r.err)
-	}
-	return why
+	return r.err
 }

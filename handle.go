@@ -298,7 +298,9 @@ func ask[T any](
 	switch err = h.usable(ctx); {
 	case err != nil:
 	case h.isMany():
-		answer, err = many(h.many.Get(), ctx)
+		if err = h.many.Get().open(ctx); err == nil {
+			answer, err = many(h.many.Get(), ctx)
+		}
 	default:
 		answer, err = one(h.client.engine(), engine.OwnerOf(ctx))
 	}

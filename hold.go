@@ -182,6 +182,9 @@ func (h *Hold) uncanceled() context.Context { return context.WithoutCancel(h.in(
 
 func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.in().ctx) }
 
+// ended is a context that is already canceled.
+var ended = endedContext(context.Background(), nil)
+
 // endedContext returns a context that is already canceled with cause, or with context.Canceled if cause is nil.
 func endedContext(parent context.Context, cause error) context.Context {
 	ctx, end := context.WithCancelCause(parent)

@@ -17,5 +17,4 @@ func init() {
 		}
 		return inside.View{}
 	}
-	inside.Unlabeled = Option(func(o *options) { o.label, o.labels = "", false })
 }

@@ -171,33 +171,24 @@ const (
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
 // after Close. The Redis user needs permission for GET and for the keys in docs/security.md.
-func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
+func (c *Client) Inspect(ctx context.Context, name string) (i Inspection, err error) {
 	what := record.Inspect(c.wire(), name)
-	err := checkKeys(c, name, what.Keys)
-	if err == nil && ctx == nil {
+	switch err = checkKeys(c, name, what.Keys); {
+	case err != nil:
+	case ctx == nil:
 		err = errNilContext
-	}
-	var i Inspection
-	if err == nil {
-		i, err = c.inspect(ctx, what)
-	}
-	i.Name = name
-	if err == nil {
-		c.addLabels(ctx, &i)
-	}
-	return i, failed("inspect", name, err)
-}
-
-func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer, key := c.engine().AskLong(ctx, what), what.Keys[0]
-	if answer.Err != nil {
-		return Inspection{}, answer.Err
-	}
-	i, err := readInspection(key, answer.Value)
-	for _, h := range i.Holders {
-		if h.Client == c.ID() {
-			i.Token = cmp.Or(c.engine().HeldToken(key, strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
+	default:
+		answer := c.engine().AskLong(ctx, what)
+		if err = answer.Err; err == nil {
+			i, err = readInspection(what.Keys[0], answer.Value)
 		}
 	}
-	return i, err
+	i.Name = name
+	for _, h := range i.Holders {
+		if h.Client == c.ID() {
+			i.Token = cmp.Or(c.engine().HeldToken(what.Keys[0], strings.TrimSuffix(h.Field, record.WriteSuffix)), i.Token)
+		}
+	}
+	c.addLabels(ctx, &i)
+	return i, failed("inspect", name, err)
 }

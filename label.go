@@ -27,14 +27,8 @@ const (
 	labelTime  = time.Second    // how long a request for labels may take
 )
 
-// keepLabel makes sure that the hash of c is kept in Redis until Close. Only the first call has an effect. It does not
-// block.
+// keepLabel writes the hash repeatedly, and deletes it at Close. The default text is the host name and the process ID.
 func (c *Client) keepLabel(text string) {
-	c.in().labeled.Do(func() { c.engine().Spawn(func() { c.writeLabel(text) }) })
-}
-
-// writeLabel writes the hash repeatedly, and deletes it at Close. The default text is the host name and the process ID.
-func (c *Client) writeLabel(text string) {
 	key, pid := record.ClientKey(c.ID()), strconv.Itoa(os.Getpid())
 	host, _ := os.Hostname()
 	text = cmp.Or(text, host+":"+pid)

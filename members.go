@@ -32,16 +32,6 @@ type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
-// isOurs reports whether m is acquired and released without its methods. A type of the user that embeds a lock may have
-// methods of its own.
-func (m member) isOurs() bool {
-	switch m.Locker.(type) {
-	case *Lock, *FairLock, *ReadLock, *WriteLock, *Semaphore, *RedLock:
-		return true
-	}
-	return false
-}
-
 // record returns the lock if it has a record on one server, and nil otherwise.
 func (h *handle) record() contract.Record {
 	if h == nil {
@@ -117,11 +107,6 @@ func (m member) red() (l *redLock) {
 	return l
 }
 
-// compare orders members: see the rules above.
-func (m member) compare(o member) int {
-	return cmp.Or(strings.Compare(m.key(), o.key()), strings.Compare(m.server, o.server))
-}
-
 // isTied reports whether another process may have to acquire m and o in the other order.
 func (m member) isTied(o member) bool {
 	return m.several || o.several || m.key() == o.key() && (m.server == "" || o.server == "")
@@ -163,9 +148,11 @@ func checkTwice(members []member) error {
 
 // acquire acquires m for the owner of ctx. If m is a lock of this package, r.Report gets the outcome.
 func (m member) acquire(ctx context.Context, r engine.Request) (ok bool, err error) {
-	switch {
-	case m.isOurs():
+	switch m.Locker.(type) {
+	case *Lock, *FairLock, *ReadLock, *WriteLock, *Semaphore, *RedLock: // a type that embeds one may have methods of its own
 		return m.in.client.engine().Acquire(ctx, engine.OwnerOf(ctx), r, m.in.lock)
+	}
+	switch {
 	case r.Wait >= 0:
 		return m.TryLock(ctx, r.Wait, r.Lease)
 	case r.Lease > 0:

@@ -76,7 +76,9 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 		return &MultiLock{handle{bad: err}}
 	}
 	l := &multi{client: c, locks: flat(members, false)}
-	slices.SortStableFunc(l.locks, member.compare)
+	slices.SortStableFunc(l.locks, func(a, b member) int { // see members.go
+		return cmp.Or(strings.Compare(a.key(), b.key()), strings.Compare(a.server, b.server))
+	})
 	names, ends := make([]string, len(l.locks)), []*Client{c}
 	for i, m := range l.locks {
 		names[i] = m.Name()
@@ -108,7 +110,9 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (ok bool, err err
 	}
 	defer func() { // also if code of the user has panicked, or ended the goroutine
 		if !ok {
-			err = g.giveBack(g.parts, err)
+			if e := g.giveBack(g.parts); e != nil {
+				err = errors.Join(err, e)
+			}
 			for _, p := range g.parts {
 				p.report.Drop()
 			}
@@ -149,9 +153,6 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 }
 
 func (l *multi) guard(ctx context.Context) (context.Context, error) {
-	if err := l.open(ctx); err != nil {
-		return nil, err
-	}
 	guarded, stop := l.untilClosed(ctx)
 	for _, m := range l.locks { // one inside the other: the innermost guard ends with the first that ends, and has its cause
 		inner, err := m.Guard(guarded)
@@ -201,9 +202,6 @@ func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
 // force releases all locks, and reports whether any of them was held. The lock that waiters acquire first is released
 // last, so that no waiter loses a lock that it has just acquired.
 func (l *multi) force(ctx context.Context) (bool, error) {
-	if err := l.open(ctx); err != nil {
-		return false, err
-	}
 	var any bool
 	var errs []error
 	for _, m := range slices.Backward(l.locks) {
@@ -216,9 +214,6 @@ func (l *multi) force(ctx context.Context) (bool, error) {
 
 // askAll asks all locks of l at the same time.
 func askAll[T any](ctx context.Context, l *multi, ask func(Locker, context.Context) (T, error)) ([]T, error) {
-	if err := l.open(ctx); err != nil {
-		return nil, err
-	}
 	ctx = engine.OwnerOf(ctx).In(ctx)
 	answers := make([]T, len(l.locks))
 	errs := forEach(l.locks, func(i int, m member) (err error) {

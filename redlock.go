@@ -90,12 +90,36 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 		needed: len(locks)/2 + 1,
 	}
 	members, err := membersOf(c, locks)
+	var names, ids []string
+	for _, m := range members { // a node that is one lock has the timeout of its Client
+		n := &redNode{
+			Locker:    m.Locker,
+			id:        fmt.Sprintf("%p", m.Locker),
+			timeout:   c.nodeTimeout,
+			locks:     flat([]member{m}, false),
+			unhealthy: opaque.To(new(atomic.Bool)),
+		}
+		n.announced = !slices.ContainsFunc(n.locks, func(m member) bool { return m.channel() == "" })
+		admission := contract.Exclusive
+		if r := m.in.record(); r != nil {
+			n.id, n.timeout, admission = fmt.Sprint(m.in.client.ID(), r.Traits().ID), m.in.client.nodeTimeout, r.Traits().Admission
+		}
+		if admission == contract.Exclusive {
+			l.traits.Admission = admission
+		}
+		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
+		names, ids = append(names, m.Name()), append(ids, n.id)
+	}
+	l.traits.ID = contract.LockID{
+		Name: strings.Join(slices.Compact(names), ","),
+		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
+	}
+	l.traits.Name = l.traits.ID.Name
 	switch {
 	case err != nil:
 	case len(members) < 3:
 		err = invalid("%d locks: a RedLock needs at least 3", len(members))
 	default:
-		l.describe(members)
 		err = cmp.Or(l.checkNodes(), checkTwice(members))
 	}
 	return &RedLock{handle{client: c, name: l.traits.ID.Name, lock: l, bad: err}}
@@ -146,35 +170,6 @@ type redNode struct {
 	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
 }
 
-// describe sets the fields that follow from the members. A node that is one lock has the timeout of its Client.
-func (l *redLock) describe(members []member) {
-	var names, ids []string
-	for _, m := range members {
-		n := &redNode{
-			Locker:    m.Locker,
-			id:        fmt.Sprintf("%p", m.Locker),
-			timeout:   l.client.nodeTimeout,
-			locks:     flat([]member{m}, false),
-			unhealthy: opaque.To(new(atomic.Bool)),
-		}
-		n.announced = !slices.ContainsFunc(n.locks, func(m member) bool { return m.channel() == "" })
-		admission := contract.Exclusive
-		if r := m.in.record(); r != nil {
-			n.id, n.timeout, admission = fmt.Sprint(m.in.client.ID(), r.Traits().ID), m.in.client.nodeTimeout, r.Traits().Admission
-		}
-		if admission == contract.Exclusive {
-			l.traits.Admission = admission
-		}
-		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
-		names, ids = append(names, m.Name()), append(ids, n.id)
-	}
-	l.traits.ID = contract.LockID{
-		Name: strings.Join(slices.Compact(names), ","),
-		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
-	}
-	l.traits.Name = l.traits.ID.Name
-}
-
 // channel returns the channel on which a release of m is announced, or "" if it is not.
 func (m member) channel() string {
 	if m.in.record() == nil {
@@ -219,19 +214,6 @@ func (l *redLock) RollBack(a contract.Attempt) call { return l.Release(a.AsRelea
 
 func (l *redLock) Renew(field string, lease time.Duration, _ bool) call {
 	return l.by(field, func(w *send.Wait, v *redVote) (bool, error) { return true, v.Extend(w.Ctx, lease) })
-}
-
-// isKept reports whether the hold with this field can stay valid. If renews is set, parts of it that were lost are
-// acquired again.
-func (l *redLock) isKept(field string, renews bool) bool {
-	v := l.vote(field)
-	switch {
-	case v == nil:
-		return false
-	case renews:
-		return v.Renew()
-	}
-	return v.Check() == nil
 }
 
 // Check returns why the hold with this field is not valid, or nil.

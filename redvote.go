@@ -88,7 +88,7 @@ func (v *redVote) nodeAsker(ctx context.Context, i int, a contract.Attempt) func
 		if err := v.tryNode(owned, i, a, earlier); err != nil {
 			return err
 		}
-		guard, expired := context.Context(ended{owned}), true
+		guard, expired := ended, true
 		defer func() { // also if the guard of a Locker of the user ends the goroutine
 			if expired || !v.note(i, guard) {
 				_ = n.Unlock(owned) // a grant that cannot be released expires with its lease
@@ -167,11 +167,6 @@ func (n *redNode) answersWithin(a contract.Attempt) (limit time.Duration, late e
 	}
 	return n.timeout, errNodeTimeout
 }
-
-// ended is a context that is already canceled.
-type ended struct{ context.Context }
-
-func (ended) Err() error { return context.Canceled }
 
 // outdated returns the hold count that a node still has of a hold that it has lost, and forgets it. valid reports whether
 // the node may be acquired again: too few other nodes may hold by now for v to be valid.
@@ -285,12 +280,8 @@ func (v *redVote) Check() error {
 	return nil
 }
 
-// Renew acquires the lock again at nodes that have lost their hold, or did not grant one, as long as a majority has it.
-// It reports whether a majority does.
-func (v *redVote) Renew() bool {
-	if v.Check() != nil {
-		return false
-	}
+// Renew acquires the lock again at nodes that have lost their hold, or did not grant one, of a vote that is valid.
+func (v *redVote) Renew() {
 	c := v.lock.client
 	for i, held := range v.now().nodes {
 		if !held.alive() {
@@ -299,7 +290,6 @@ func (v *redVote) Renew() bool {
 			c.engine().Spawn(func() { _ = send.CatchPanic(ask) })
 		}
 	}
-	return true
 }
 
 // Listen subscribes to the release channels of nodes, with one signal channel for all. Nodes that granted the lock are

@@ -10,6 +10,7 @@ package relock
 // that become free.
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -68,16 +69,10 @@ type Semaphore struct {
 // taken for the number of free permits (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	o := newLockOptions(name, TypeSemaphore, opts)
+	o.need(!o.traits.Fenced, "Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
+	o.bad = cmp.Or(o.bad, checkPermits(permits, 1))
 	l := record.NewSemaphore(c.wire(), o.traits, permits)
-	s := &Semaphore{newHandle(c, l, o), l}
-	switch {
-	case s.bad != nil:
-	case o.traits.Fenced:
-		s.bad = invalid("Fenced(): a semaphore has several holders at once, so none of their tokens is the newest")
-	default:
-		s.bad = checkPermits(permits, 1)
-	}
-	return s
+	return &Semaphore{newHandle(c, l, o), l}
 }
 
 func checkPermits(n, least int) error {
@@ -100,35 +95,26 @@ func checkPermits(n, least int) error {
 // that number below n while AcquireN waits, AcquireN lets the others go first, and waits until the number is raised
 // again. If ctx is done before, the error does not match ErrBusy.
 func (s *Semaphore) AcquireN(ctx context.Context, n int) (*Hold, error) {
-	several, err := s.several(n)
-	if err != nil {
-		return nil, s.fail("acquire", err)
-	}
-	return several.Acquire(ctx)
+	return s.several(n).Acquire(ctx)
 }
 
 // TryAcquireN is like [Semaphore.AcquireN], but waits for at most wait, with a lease as in TryAcquire. It reports
 // whether the permits were acquired; if not, the Hold is nil. If SetPermits has lowered the number below n when wait
 // has passed, the error is ErrInvalid.
 func (s *Semaphore) TryAcquireN(ctx context.Context, n int, wait, lease time.Duration) (*Hold, bool, error) {
-	several, err := s.several(n)
-	if err != nil {
-		return nil, false, s.fail("tryacquire", err)
-	}
-	return several.TryAcquire(ctx, wait, lease)
+	return s.several(n).TryAcquire(ctx, wait, lease)
 }
 
 // several returns a handle whose holds have n permits each.
-func (s *Semaphore) several(n int) (*handle, error) {
+func (s *Semaphore) several(n int) *handle {
+	h := s.handle
 	switch {
 	case n < 1 || n > record.MostAtOnce:
-		return nil, invalid("%d permits at once: must be between 1 and %d", n, record.MostAtOnce)
-	case n == 1:
-		return &s.handle, nil
+		h.bad = cmp.Or(h.bad, invalid("%d permits at once: must be between 1 and %d", n, record.MostAtOnce))
+	case n > 1:
+		h.lock = s.record.Several(n)
 	}
-	h := s.handle
-	h.lock = s.record.Several(n)
-	return &h, nil
+	return &h
 }
 
 // SetPermits sets the number of permits in Redis, for all processes. It stays until the next SetPermits. Permits that

@@ -19,7 +19,11 @@ import (
 func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal) {
 	if _, red := all[0].Lock.(*redLock); red {
 		for i, r := range all {
-			all[i].Held, all[i].Err = r.Lock.(*redLock).isKept(r.Field, r.Length > 0), nil
+			v := r.Lock.(*redLock).vote(r.Field)
+			all[i].Held, all[i].Err = v != nil && v.Check() == nil, nil
+			if all[i].Held && r.Length > 0 {
+				v.Renew()
+			}
 		}
 		return
 	}

@@ -23,7 +23,4 @@ type View struct {
 var (
 	// Of returns the View of a Client, a Locker, a record or a Hold.
 	Of func(value any) View
-
-	// Unlabeled is a relock.Option that takes WithLabel back.
-	Unlabeled any
 )

@@ -25,7 +25,6 @@ import (
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
-	"github.com/relock-go/relock/internal/inside"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -368,8 +367,7 @@ func (b *Bench) ClientOn(rdb redis.UniversalClient, opts ...relock.Option) *relo
 			all = append(all, b.ClientOn(testredis.Client(b, node.Options().Addr), opts...))
 		}
 	}
-	quiet := []relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler)), relock.WithLabel("")} // most tests count what is sent, or left
-	c, err := relock.New(rdb, append(append(quiet, b.Opts...), opts...)...)
+	c, err := relock.New(rdb, quietly(slices.Concat(b.Opts, opts))...)
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		Siblings.Delete(c)
@@ -764,8 +762,19 @@ func (b *Bench) CommandRuns(name string) (n int) {
 
 var ErrOff = errors.New("the power is off")
 
-// Unlabeled is the default of WithLabel, which the Clients of most tests do not have.
-var Unlabeled = inside.Unlabeled.(relock.Option)
+// Unlabeled is the default of WithLabel, which the Clients of most tests do not have: it takes the place of an option.
+var Unlabeled relock.Option
+
+// quietly returns the options of a Client that logs nothing, and has no label unless opts has Unlabeled: most tests count
+// what is sent, or left.
+func quietly(opts []relock.Option) []relock.Option {
+	given := slices.DeleteFunc(slices.Clone(opts), func(o relock.Option) bool { return o == nil })
+	quiet := []relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler))}
+	if len(given) == len(opts) {
+		quiet = append(quiet, relock.WithLabel(""))
+	}
+	return append(quiet, given...)
+}
 
 // noPermission is what Redis answers to a user who lacks a permission.
 type noPermission struct{}

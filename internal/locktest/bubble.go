@@ -111,7 +111,7 @@ func FakeConfig(t *testing.T, r *fakeredis.Redis, id string, opts ...relock.Opti
 	require.NoError(t, err)
 	config := EngineOf(c).Config
 	config.ID, config.Channel, config.Servers = id, record.ClientKey(id), fakeServers{r}
-	config.Free = func(names []string, fields [][]string) send.Call { return record.Free(id, names, fields) }
+	config.Free = (&record.Client{ID: id}).Free
 	config.Holder = func(context.Context, engine.Subject) string { return "" }
 	config.Tell = func(context.Context, []string, string) {}
 	config.OnAcquire, config.OnSlow = nil, nil
@@ -207,7 +207,7 @@ func (v *Virtual) Client(server int, opts ...relock.Option) (*relock.Client, *bu
 
 func (v *Virtual) ClientOn(rdb redis.UniversalClient, opts ...relock.Option) *relock.Client {
 	v.Helper()
-	c, err := relock.New(rdb, append([]relock.Option{relock.WithLogger(slog.New(slog.DiscardHandler)), relock.WithLabel("")}, opts...)...)
+	c, err := relock.New(rdb, quietly(opts)...)
 	require.NoError(v, err)
 	v.Cleanup(func() { assert.NoError(v, c.Close()) })
 	return c

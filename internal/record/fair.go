@@ -18,7 +18,7 @@ type Fair struct{ Lock }
 // NewFair returns the fair lock that users call t.Name.
 func NewFair(c *Client, t contract.Traits) *Fair {
 	key := c.Prefix + t.Name
-	l := &Fair{newLock(c, fair, t, PrefixName("redisson_lock__channel", key)+":", 4,
+	l := &Fair{newLock(c, fair, t, PrefixName("redisson_lock__channel", key)+":",
 		key,
 		PrefixName("redisson_lock_queue", key),
 		PrefixName("redisson_lock_timeout", key),

@@ -59,13 +59,14 @@ func scriptsOf(name, family string) kind {
 }
 
 // newLock returns the lock with these keys, of which the first is its record. Its tombstones are in keys[line].
-func newLock(c *Client, k kind, t contract.Traits, announce string, line int, keys ...string) Lock {
+func newLock(c *Client, k kind, t contract.Traits, announce string, keys ...string) Lock {
+	line := keys[len(keys)-1]
 	if t.Fenced {
 		keys = append(keys, TokenKey(keys[0]))
 	}
 	t.ID.Name = keys[0]
 	return Lock{
-		kind: k, traits: t, client: c, keys: keys, words: send.Words(keys), held: keys[:1], line: keys[line],
+		kind: k, traits: t, client: c, keys: keys, words: send.Words(keys), held: keys[:1], line: line,
 		told: announce, granting: announce + ":" + c.ID,
 	}
 }

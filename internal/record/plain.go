@@ -17,7 +17,7 @@ type Plain struct{ Lock }
 func NewPlain(c *Client, t contract.Traits) *Plain {
 	key := c.Prefix + t.Name
 	keys := append([]string{key}, LineKeys(key)...)
-	l := &Plain{newLock(c, plain, t, PrefixName("redisson_lock__channel", key), 2, keys...)}
+	l := &Plain{newLock(c, plain, t, PrefixName("redisson_lock__channel", key), keys...)}
 	l.alone = true
 	return l
 }

@@ -43,7 +43,7 @@ func NewReadWrite(c *Client, t contract.Traits) (*Read, *Write) {
 	half := func(k kind, name string) Lock {
 		t.ID.Half, t.Type = name, name
 		keys := append([]string{key, PrefixName("relock_rwlock_writers", key)}, WritersLineKeys(key)...)
-		l := newLock(c, k, t, PrefixName("redisson_rwlock", key), 3, keys...)
+		l := newLock(c, k, t, PrefixName("redisson_rwlock", key), keys...)
 		l.details = []any{SuffixName(key, "")}
 		l.forces = append([]any{name}, l.details...)
 		return l

@@ -39,9 +39,9 @@ var Publish, PublishInShard, InBothWays any = "publish", "spublish", "publish+sp
 // Free is the call of the poller: it asks which of the locks called names are free, for the client with this id.
 // The first len(fields) locks are checked closely: fields has the fields of the client's waiters for them. See
 // internal/poller.
-func Free(id string, names []string, fields [][]string) send.Call {
+func (c *Client) Free(names []string, fields [][]string) send.Call {
 	closely := len(fields)
-	keys, args := slices.Clone(names), []any{closely, id}
+	keys, args := slices.Clone(names), []any{closely, c.ID}
 	for i, name := range names[:closely] {
 		keys = append(keys, LineKeys(name)[0])
 		all := " "

@@ -16,10 +16,6 @@ var (
 	semaphoreSet = Script("semaphore_set")
 )
 
-// PermitsHalf keeps the holds of a semaphore apart from those of a lock with the same name: an owner that has a permit
-// does not hold the lock.
-const PermitsHalf = "permits"
-
 // A Semaphore is the record of a Semaphore: the counter of the free permits, and the sorted set of the permits that are
 // held. Its keys are these two, and the wait queue.
 type Semaphore struct {
@@ -31,8 +27,9 @@ type Semaphore struct {
 func NewSemaphore(c *Client, t contract.Traits, permits int) *Semaphore {
 	key := c.Prefix + t.Name
 	keys := append([]string{key, PermitsKey(key)}, LineKeys(key)...)
-	l := &Semaphore{newLock(c, semaphore, t, PrefixName("redisson_sc", key), 3, keys...), permits}
-	l.traits.ID.Half, l.traits.Admission, l.held = PermitsHalf, contract.Counting, keys[1:2]
+	l := &Semaphore{newLock(c, semaphore, t, PrefixName("redisson_sc", key), keys...), permits}
+	l.traits.ID.Half = "permits" // an owner that has a permit does not hold the lock of the same name
+	l.traits.Admission, l.held = contract.Counting, keys[1:2]
 	return l
 }
 
@@ -82,7 +79,9 @@ func (l *Semaphore) Inspect(field string) send.Call {
 
 // Count asks for the number of permits, and how many of them are free.
 func (l *Semaphore) Count() send.Call {
-	return send.Call{Script: l.inspect, Keys: l.keys[:2], Args: []any{"", l.Permits}}
+	c := l.Inspect("")
+	c.Args = append(c.Args, l.Permits)
+	return c
 }
 
 // Set sets the number of permits from seen to n. The first number of the reply is 1, or 0 if it is another one by now.
