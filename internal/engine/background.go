@@ -9,6 +9,6 @@ func (e *Engine) carryOut(d *duty) {
 	if d.clear != nil {
 		clearRecord(d.clear)
 	} else {
-		e.undo(context.Background(), d.rollBack, d.attempt, mostUndone)
+		e.undo(context.Background(), d.rollBack, d.attempt, nil)
 	}
 }

@@ -15,10 +15,7 @@ func clearRecord(h *hold) {
 	e, ctx := h.lockState.engine, h.owner.In(context.Background())
 	if !keepRecord(ctx, h) {
 		left := contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: time.Until(recordEnd(h))}
-		if keptByCounterpart(h) {
-			left.Lease = longestLimit
-		}
-		e.undo(ctx, h.commands(), left, allUndone)
+		e.undo(ctx, h.commands(), left, h)
 	}
 	h.leaveQueue()
 }

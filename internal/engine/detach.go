@@ -181,5 +181,5 @@ func (x *detaching) undo() {
 	if rest := restOfMinHold(h); rest > 0 && e.Pause(ctx, rest) != nil {
 		return
 	}
-	e.undo(ctx, h.commands(), contract.Attempt{Field: x.to, HoldCount: 1, Lease: x.lease}, allUndone)
+	e.undo(ctx, h.commands(), contract.Attempt{Field: x.to, HoldCount: 1, Lease: x.lease}, h)
 }

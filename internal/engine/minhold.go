@@ -102,10 +102,10 @@ func keepRecord(ctx context.Context, h *hold) bool {
 }
 
 // keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
-// Redis.
+// Redis, or is about to: an attempt that has named the field of h may be under way.
 func keptByCounterpart(h *hold) bool {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	other := h.counterpartLocked()
-	return other != nil && other.Holds()
+	return other != nil && (other.Holds() || h.fieldSent && other.Asks())
 }

@@ -46,7 +46,7 @@ func (a *acquireOp) rollBackOrphan(t target, res Answer, err error) {
 		return
 	}
 	if a.givenUp.Load() || !t.hold.needs(t.Field, mayHold) {
-		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, mostUndone) // 5
+		a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, nil) // 5
 	}
 }
 

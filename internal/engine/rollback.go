@@ -10,7 +10,6 @@ package engine
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/relock-go/relock/internal/contract"
@@ -24,32 +23,38 @@ func (e *Engine) rollBack(ctx context.Context, t target) (done <-chan struct{}) 
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.undo(ctx, t.hold.commands(), t.Attempt, mostUndone)
+		e.undo(ctx, t.hold.commands(), t.Attempt, nil)
 	})
 	return ended
 }
 
 const (
 	longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
-	mostUndone       = 1000           // see undo: of attempts that were given up
-	allUndone        = math.MaxInt64  // of holds
+	mostUndone       = 1000           // see undo
 )
 
 // undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, or refuses writes for some time, undo
 // goes on in the background for as long as the attempt may leave a record: a request waits in its connection while Redis
 // is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
-// given up. If more than most are rolled back in the background, the records with leases that are no longer than a
-// watchdog timeout are left to their leases, and so are those of attempts that Redis has probably refused, too.
-func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, most int64) {
+// given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
+// leases, and so are those of attempts that Redis has probably refused, too. If ended is not nil, it is the hold whose
+// record a stands for: then undo goes on whatever Redis answers, and while the counterpart keeps the record.
+func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, ended *hold) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
-		return err != nil && a.HoldCount == 1 && send.MayPass(err) && time.Now().Before(end)
+		switch {
+		case err == nil || a.HoldCount > 1 || send.RedisClosed(err):
+			return false
+		case ended == nil:
+			return send.MayPass(err) && time.Now().Before(end)
+		}
+		return time.Now().Before(end) || keptByCounterpart(ended)
 	}
 	err := e.rollBackOne(ctx, kind, a)
 	if !goesOn(err) {
 		return
 	}
-	if e.undoing.Add(1) > most && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
+	if e.undoing.Add(1) > mostUndone && ended == nil && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
 		e.undoing.Add(-1)
 		return
 	}
@@ -131,7 +136,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 // rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
 // of the field in the line.
 func (e *Engine) rollBackSoon(kind contract.Record, a contract.Attempt) {
-	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, mostUndone) })
+	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, nil) })
 }
 
 // callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number

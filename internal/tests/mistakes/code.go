@@ -171,7 +171,7 @@ var Code = []Mistake{
 	{
 		Name: "lateAnswerIsKept", File: "internal/engine/orphans.go",
 		Omits:   "A late answer to a call that has left is rolled back.",
-		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, mostUndone) // 5", "_ = t"}},
+		Changes: []Change{{"a.engine.undo(a.Ctx, t.hold.commands(), t.Attempt, nil) // 5", "_ = t"}},
 	},
 	{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",
