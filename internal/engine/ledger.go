@@ -47,9 +47,14 @@ func mayLast(h *hold, length time.Duration, err error) {
 	h.mayLastLocked(length)
 }
 
-// mayLastLocked notes that the field of h may last for length from now, which is bounded.
+// mayLastLocked notes that the field of h may last for length from now, which is bounded, and so may that of the hold
+// that its owner has of the counterpart, because both are in one key.
 func (h *hold) mayLastLocked(length time.Duration) {
-	h.Field().MayLast(h.lockState.engine.watchdog.Now() + length)
+	end := h.lockState.engine.watchdog.Now() + length
+	h.Field().MayLast(end)
+	if other := h.counterpartLocked(); other != nil && other.Holds() {
+		other.Field().MayLast(end)
+	}
 }
 
 // clearIfOverLocked has the record of h deleted, and returns true, if h has ended or was lost, and nobody uses its field.

@@ -105,6 +105,19 @@ func TestEngineRollsBackALimitedNumberOfAttemptsInTheBackground(t *testing.T) {
 	})
 }
 
+// A release that Redis, or a proxy in front of it, answers with an error of any kind goes on in the background.
+func TestReleaseGoesOnAfterAnyError(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1, leased(time.Hour))
+		e.faults(fakeredis.Fault{Block: answerError("ERR upstream failure")}, "release")
+		assert.Error(t, e.unlockErr(1))
+		time.Sleep(3 * time.Second)
+		e.heal()
+		time.Sleep(longestUndoPause)
+		e.assertFree("the record")
+	})
+}
+
 // S3: if an acquire was sent again, its first try may run while the hold is being released, and be answered before the
 // release. The record that this try makes is released.
 func TestEngineTryThatRunsDuringTheReleaseIsRolledBack(t *testing.T) {

@@ -62,14 +62,14 @@ func (t *target) prepareLocked(r *Request) error {
 	return nil
 }
 
-// mayLastLocked notes for how long the field of t lasts, which was granted by an answer that came at now. Another try of
-// the attempt may be on its way, and give an explicit lease again.
-func (t *target) mayLastLocked(now time.Duration) {
+// mayLastLocked notes for how long the field of t lasts, which was granted just now. Another try of the attempt may be
+// on its way, and give an explicit lease again.
+func (t *target) mayLastLocked() {
 	length := bounded(t.Lease)
 	if !t.Renewed && t.hold.lockState.engine.late.Longest(t.Field) > 0 {
 		length += late.Life
 	}
-	t.hold.Field().MayLast(now + length)
+	t.hold.mayLastLocked(length)
 }
 
 // acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
@@ -78,7 +78,7 @@ func (t *target) acquiredLocked(res Answer) {
 	e := h.lockState.engine
 	if !h.Asks() {
 		h.Reentered()
-		t.mayLastLocked(e.watchdog.Now())
+		t.mayLastLocked()
 		if !t.kept {
 			e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
 		}
@@ -86,7 +86,7 @@ func (t *target) acquiredLocked(res Answer) {
 	}
 	now := e.watchdog.Now()
 	h.acquiredLocked(newRecord(h, now), e.watchdog.At(sent))
-	t.mayLastLocked(now)
+	t.mayLastLocked()
 	if q := h.queue; q != nil {
 		q.request, q.owned = inquiry{}, true
 		if h.lock.Traits().Admission != contract.Counting { // a granted permit does not mean that another one is free

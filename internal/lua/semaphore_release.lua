@@ -65,7 +65,8 @@ if late or redis.pcall('exists', order, waits) ~= 0 then
         if n <= 0 then
             return
         end
-        -- Permits that were available before were left to everybody just now, and their takers may be on their way.
+        -- Permits that were available before were left to everybody just now, and their takers may be on their way; or
+        -- they are kept for the head, which asks when it is told.
         heard = released and release_to_all(line, channel, how, ms(n), window, n > there) or 0
         return heard == 0 and pass_permits(free, taken, line, channel, how, nil) or nil
     end)

@@ -136,8 +136,14 @@ func (t *Timed) Probe(key string, within time.Duration, piped bool) error {
 		_, err := pipe.Exec(ctx)
 		return err
 	}
-	return t.rdb.Process(ctx, cmd)
+	return t.rdb.Process(ctx, probeCmd{cmd})
 }
+
+// A probeCmd is sent once: of a connection that was closed, nothing more is to be learned.
+type probeCmd struct{ *redis.StringCmd }
+
+// NoRetry implements redis.Cmder.
+func (probeCmd) NoRetry() bool { return true }
 
 // A connCtx limits how long go-redis waits for a connection.
 type connCtx struct{ limited }

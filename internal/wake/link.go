@@ -148,7 +148,7 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	defer func() {
 		// If a hook has ended the reader while go-redis connected, go-redis has no connection, and never unlocks its mutex.
 		if l.end(nil); context.Cause(ctx) != errHook {
-			_ = conn.Close()
+			go func() { _ = conn.Close() }() // another cause may have come first
 		}
 		reader.Wait()
 	}()

@@ -140,3 +140,23 @@ func TestClientThatIsSlowInItsTurnGetsTheNextOne(t *testing.T) {
 		l.ends()
 	})
 }
+
+// A writer has read inside, with a longer lease, which the record keeps. Its Unlock goes on after an outage that is longer
+// than its own lease.
+func TestUnlockOfAWriterThatHasRead(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, link := v.Client(0, WithWatchdogTimeout(2*time.Second))
+		other, _ := v.Client(0)
+		rw, owner := c.NewRWLock("rw"), ContextWithOwner(ctx)
+		require.NoError(v, rw.Write().Lock(owner))
+		require.NoError(v, rw.Read().LockLease(owner, time.Hour))
+		require.NoError(v, rw.Read().Unlock(owner))
+		locktest.Silent(func() {
+			assert.Error(v, rw.Write().Unlock(owner))
+			time.Sleep(20 * time.Second)
+		}, link)
+		ok, err := other.NewRWLock("rw").Read().TryLock(ctx, 10*time.Second, 0)
+		assert.NoError(v, err)
+		assert.True(v, ok)
+	})
+}
