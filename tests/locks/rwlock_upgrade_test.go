@@ -151,8 +151,8 @@ func TestWriteLeaseThatEndsDuringTheReadHasExpired(t *testing.T) {
 	b := locktest.NewFaultBench(t)
 	for half, acquire := range map[string]*send.Script{"read": record.Script("read_acquire"), "write": record.Script("write_acquire")} {
 		l, other := b.Shaky().NewRWLock(b.LockName), b.Direct.NewRWLock(b.LockName)
-		b.Proxy.On(locktest.Calls(acquire), testredis.DelayReply(400*time.Millisecond))
-		b.Must(l.Write().LockLease(ctx, 200*time.Millisecond))
+		b.Proxy.On(locktest.Calls(acquire), testredis.DelayReply(800*time.Millisecond))
+		b.Must(l.Write().LockLease(ctx, 500*time.Millisecond))
 		b.Must(l.Read().Lock(ctx))
 		ok, err := other.Read().TryLock(ctx, locktest.Soon, 0)
 		b.Must(err)
