@@ -273,9 +273,8 @@ func (h *handle) ttl(ctx context.Context, op string) (time.Duration, error) {
 // next asks Redis about the lock, for example with Unlock, IsHeld or HoldCount, or when the lease expires.
 //
 // The request is sent once, and is not retried if its answer is lost, because it could release a later hold. If Redis
-// runs it after ForceUnlock has returned an error, the holder is not told either. A
-// MultiLock releases all its locks, and a Semaphore all its permits. A key that holds data of another kind is not
-// deleted: see [ErrNotALock].
+// runs it after ForceUnlock has returned an error, the holder is not told either. A MultiLock releases all its locks,
+// and a Semaphore all its permits. A key that holds data of another kind is not deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	return h.forceSeen(ctx)
 }

@@ -57,7 +57,8 @@ func (h *hold) mayLastLocked(length time.Duration) {
 	}
 }
 
-// clearIfOverLocked has the record of h deleted, and returns true, if h has ended or was lost, and nobody uses its field.
+// clearIfOverLocked has the record of h deleted if h has ended or was lost, and no other hold or request uses its field. It
+// reports whether that is so.
 func (h *hold) clearIfOverLocked() bool {
 	over := (h.isOver() || h.IsLost()) && !h.Field().InUse()
 	if over {

@@ -3,9 +3,8 @@
 //
 // Rules: a hint names a lock. It makes a Client check the records that it has of this lock: it ends nothing by itself,
 // any client may have sent it, and it may be lost, for example while the connection is replaced. Then a holder notices at
-// its next renewal. A Client listens while it has a hold that is old, so that a lock that
-// is held for a moment costs no subscription, and any number of holds cost one. If Redis refuses the channel, the
-// Client does not ask for it again.
+// its next renewal. A Client listens while it has a hold that is old, so that a lock that is held for a moment costs no
+// subscription, and any number of holds cost one. If Redis refuses the channel, the Client does not ask for it again.
 package hints
 
 import (

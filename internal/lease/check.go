@@ -11,9 +11,7 @@ package lease
 //   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. That none is old any more
 //     is noticed by the next turn.
 
-import (
-	"time"
-)
+import "time"
 
 const (
 	mostChecks   = 256              // how many checks are sent at once at most, and then in each second

@@ -66,3 +66,15 @@ func TestPanicOfAHookEndsACallOfAForegroundCaller(t *testing.T) {
 		})
 	}
 }
+
+// A client of the user that panics when it is asked for the server of a key, on the goroutine that begins probes, does not
+// end the process.
+func TestPanicOfTheProbeOfARenewalIsCaught(t *testing.T) {
+	in(t, func(b *bench) {
+		b.answered.Store(true)
+		b.fake.setBefore(func(context.Context) error { time.Sleep(ResendTime); return nil })
+		_, errs := b.All(context.Background(), []Call{request("x").Call})
+		require.Len(t, errs, 1)
+		assert.Nil(t, PanicOf(errs[0]), "it is not the answer of the renewal")
+	}, func(c *Config) { c.Home = func(string) string { panic("the client of the user") } })
+}

@@ -216,7 +216,9 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 // All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call. It has the
 // idle connections probed before the next renewal is sent, also if the lease is short.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
-	defer time.AfterFunc(s.slowness.patience()-MinWait, func() { s.probe(&calls[0]) }).Stop()
+	defer time.AfterFunc(s.slowness.patience()-MinWait, func() {
+		_ = CatchPanic(func() error { s.probe(&calls[0]); return nil }) // the client of the user is asked for the server
+	}).Stop()
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
 		return nil
@@ -292,7 +294,7 @@ func (s *Sender) recorded(r *Request, o outcome) outcome {
 }
 
 // probe has all idle connections to the server of c probed, so that go-redis closes those that are dead: those of a process
-// that was stopped for long, or of a host that has vanished. Otherwise each try would be given the next one of them. The
+// that was paused for long, or of a host that has vanished. Otherwise each try would be given the next one of them. The
 // others are closed only if the server takes much longer than for the slowest of the recent answers. It does so once in
 // ResendTime at most, and not while others have not ended: a connection that go-redis has not begun may take longer. The
 // channel is closed when they have ended; it is nil if there are none.
