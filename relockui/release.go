@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/relock-go/relock"
-	"github.com/relock-go/relock/internal/discover"
 )
 
 const (
@@ -72,7 +71,7 @@ func (h *Handler) tokenIsGood(name, token string) bool {
 }
 
 // mayRelease reports whether the page may release the lock.
-func (h *Handler) mayRelease(name string) bool { return h.force && discover.Match(h.pattern, name) }
+func (h *Handler) mayRelease(name string) bool { return h.force && matches(h.pattern, name) }
 
 // refuse answers a request to release a lock that does not match the pattern.
 func (h *Handler) refuse(w http.ResponseWriter, name string) {

@@ -16,6 +16,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
+func TestMain(m *testing.M) { testredis.Main(m, "discover").Run() }
+
 // The locks of a Redis client behind a type of the user are found, on all masters of a Cluster.
 func TestScanFindsLocksThroughEveryType(t *testing.T) {
 	ctx := context.Background()

@@ -1,4 +1,4 @@
-package discover
+package relockui
 
 import (
 	"context"
@@ -12,8 +12,6 @@ import (
 
 	"github.com/relock-go/relock/internal/testredis"
 )
-
-func TestMain(m *testing.M) { testredis.Main(m, "discover").Run() }
 
 // Redis is asked about patterns of the bytes that have a meaning, and of a few others.
 func TestMatchDecidesAsRedisDoes(t *testing.T) {
@@ -44,7 +42,7 @@ func TestMatchDecidesAsRedisDoes(t *testing.T) {
 		slices.Sort(want)
 		var got []string
 		for _, name := range names {
-			if Match(pattern, name) {
+			if matches(pattern, name) {
 				got = append(got, name)
 			}
 		}
@@ -53,5 +51,5 @@ func TestMatchDecidesAsRedisDoes(t *testing.T) {
 }
 
 func TestMatchIsFastForAnyPattern(t *testing.T) {
-	assert.False(t, Match(strings.Repeat("*a", 1000)+"b", strings.Repeat("a", 4096)))
+	assert.False(t, matches(strings.Repeat("*a", 1000)+"b", strings.Repeat("a", 4096)))
 }

@@ -1,10 +1,10 @@
-package discover
+package relockui
 
 // The patterns of Redis, for a name that is already known: SCAN and KEYS can only be asked about all names.
 
-// Match reports whether name matches a pattern, as Redis decides it for SCAN MATCH: * is any bytes, ? is one byte,
+// matches reports whether name matches a pattern, as Redis decides it for SCAN MATCH: * is any bytes, ? is one byte,
 // [ab], [a-z] and [^a] are one byte of a class, and \ takes the next byte literally.
-func Match(pattern, name string) bool {
+func matches(pattern, name string) bool {
 	// After a mismatch the last * takes one more byte. An earlier * need not, because the last one can take all that it
 	// would, so the time is at most the product of the lengths.
 	afterStar, taken := -1, 0
