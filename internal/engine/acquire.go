@@ -226,7 +226,11 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := a.engine.rollBack(a.Ctx, a.target) // 5
+	undone := make(chan struct{})
+	a.engine.workers.Spawn(func() {
+		defer close(undone)
+		a.engine.undo(a.Ctx, a.target.hold.commands(), a.target.Attempt, nil) // 5
+	})
 	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
