@@ -90,8 +90,6 @@ func keepRecord(ctx context.Context, h *hold) bool {
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && !time.Now().Before(recordEnd(h)) && !keptByCounterpart(h):
-			return true
 		}
 		if e.Pause(ctx, pause) != nil {
 			return true // the engine is closed: no lease is renewed any more
