@@ -213,7 +213,7 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 	// The poller cannot see in the key whether a permit is free; nor does it look at the queue of a fair lock, where the
 	// attempt tells that the waiter lives, and lasts the longer: see life_of in internal/lua/queue.lua.
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
-		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
+		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), RareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := e.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
