@@ -213,7 +213,7 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 	// The poller cannot see in the key whether a permit is free; nor does it look at the queue of a fair lock, where the
 	// attempt tells that the waiter lives, and lasts the longer: see life_of in internal/lua/queue.lua.
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
-		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), rareAsk)
+		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), RareAsk)
 	case queued && !res.LeavesEntry:
 		d, looked := e.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
@@ -226,7 +226,11 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := a.engine.rollBack(a.Ctx, a.target) // 5
+	undone := make(chan struct{})
+	a.engine.workers.Spawn(func() {
+		defer close(undone)
+		a.engine.undo(a.Ctx, a.target.hold.commands(), a.target.Attempt, nil) // 5
+	})
 	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return

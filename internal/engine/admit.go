@@ -193,7 +193,8 @@ func (s *lockState) abandon(w *waiter) (guards guard.Ends) {
 	h, q := w.Value.hold, w.Value.queue
 	switch {
 	case h.IsAdopted():
-		s.oweLocked(duty{rollBack: h.commands(), attempt: h.attemptUntil(h.Field().Expires())})
+		attempt := contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: s.engine.WatchdogTimeout}
+		s.oweLocked(duty{rollBack: h.commands(), attempt: attempt})
 	case h.isOver(): // another goroutine of the owner has released it, or does so now, and sees to the rest
 		return nil
 	case !h.Asks():

@@ -39,12 +39,8 @@ var (
 	// errGone is the cause if the record of the hold does not exist any more.
 	errGone = lease.ErrGone
 
-	// errForced is the cause if this Client has forced the lock open.
+	// errForced is the cause if the lock was released by force, and this Client knows: see whyGone.
 	errForced = fmt.Errorf("%w: it was released by force", errGone)
-
-	// errForcedElsewhere is the cause if another Client has, and has said so: see whyGone. It has the same text, and
-	// unlike errForced it is logged.
-	errForcedElsewhere = fmt.Errorf("%w: it was released by force", errGone)
 
 	// ErrExpired is the cause if the lease has expired without a renewal.
 	ErrExpired = lease.ErrExpired

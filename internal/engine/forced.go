@@ -8,28 +8,21 @@ package engine
 // itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal,
 // for example if it was lost while the connection was replaced.
 //
-// A Client that releases a lock of its own needs no hint. It asks Redis which of its records are left, whenever their
-// holds began, and whether or not the request was answered. If Redis runs the request when its caller has left, no
-// holder is told.
+// A Client that releases a lock of its own needs no hint: it checks its records as after one, whether or not the request
+// was answered. If Redis runs the request when its caller has left, no holder is told.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"github.com/relock-go/relock/internal/contract"
-	"github.com/relock-go/relock/internal/each"
 	"github.com/relock-go/relock/internal/hints"
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	mostForced  = 1000        // the most requests of one ForceUnlock: permits may be acquired as fast as it works
-	mostLooked  = 256         // the most records that one pipeline looks for
-	evictedTime = time.Second // how long looking for the records that are left may take
-)
+// mostForced is the most requests of one ForceUnlock: permits may be acquired as fast as it works.
+const mostForced = 1000
 
 // Force releases kind, no matter which owner holds it, and has the processes that had holds check theirs. If fields are passed in seen, only holds that have one of them in Redis are released. A
 // request is never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a
@@ -41,7 +34,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
+	return e.ForceBy(kind, func() (freed bool, err error) {
 		// In a batch, it would be given up when it is sent again otherwise.
 		request := send.Request{Call: kind.Force(seen...), Long: true}
 		for range mostForced {
@@ -61,63 +54,13 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 }
 
 // ForceBy calls force, which releases kind in Redis. A request that fails may have run, and goroutines of this process
-// may acquire kind during the call. So ForceBy has Redis asked which records of this process are left, and waits for
-// that, but not for long: Redis may be unreachable now.
-func (e *Engine) ForceBy(ctx context.Context, kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
+// may acquire kind during the call. So the holds of this process are checked afterwards.
+func (e *Engine) ForceBy(kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
-	if !freed && !send.MayHaveActed(err) {
-		return freed, err
-	}
-	s := e.retain(kind.Traits().ID.Name)
-	defer s.release()
-	all, asked := s.forcedNow(kind.Traits().ID.Half), make(chan struct{})
-	e.workers.Spawn(func() {
-		defer close(asked)
-		e.endEvicted(all)
-	})
-	select {
-	case <-asked:
-	case <-time.After(send.MinWait):
-	case <-ctx.Done():
+	if freed || send.MayHaveActed(err) {
+		e.checkHolds(kind.Traits().ID.Name)
 	}
 	return freed, err
-}
-
-// forcedNow notes that a forced release of the half was answered, and returns the records that this process has of it,
-// each once.
-func (s *lockState) forcedNow(half string) (all []*record) {
-	s.Lock()
-	defer s.Unlock()
-	s.forced = s.engine.watchdog.Now()
-	for h := range s.holds.all() {
-		if h.half() == half && h.Holds() && h.index == 0 { // h is the first hold of the record
-			all = append(all, h.record)
-		}
-	}
-	return all
-}
-
-// endEvicted ends those of the records that are not left in Redis. The watchdog checks those for which there is no answer.
-func (e *Engine) endEvicted(all []*record) {
-	ctx, cancel := context.WithTimeout(context.Background(), evictedTime)
-	defer cancel()
-	for some := range slices.Chunk(all, mostLooked) {
-		asked := make([]Renewal, len(some))
-		for i, r := range some {
-			asked[i] = Renewal{Lock: r.first.commands(), Field: r.first.Field().ID}
-		}
-		e.Renewer(send.Undated(ctx), e.sender, asked)
-		var gone []*record
-		for i, r := range some {
-			switch a := asked[i]; {
-			case a.Err != nil:
-				e.watchdog.Check(&r.lease)
-			case !a.Held:
-				gone = append(gone, r)
-			}
-		}
-		each.Do(gone, func(r *record) { carryOut(r.end(errForced, nil)) })
-	}
 }
 
 // newHints returns the channel of hints of e.

@@ -39,7 +39,7 @@ func (h *hold) handOffLocked() bool {
 		next.handedLocked(r, now)
 		next.token = token
 		if r.lease.IsLimited() || next.lock.Traits().Limits.Max > 0 {
-			s.engine.watchdog.Relimit(&r.lease, limitOf(next.lock.Traits().Limits, now))
+			s.engine.watchdog.Relimit(&r.lease, endOf(next.lock.Traits().Limits.Max, now))
 		}
 	}
 	q.Release()

@@ -663,7 +663,7 @@ func TestRecordLeftToACallerThatEndsIsReleasedAfterAnOutage(t *testing.T) {
 		e.faults(fakeredis.Fault{Block: io.ErrUnexpectedEOF})
 		time.Sleep(2 * UnlockTime)
 		e.heal()
-		time.Sleep(longestUndoPause + time.Second)
+		time.Sleep(2 * clearPause)
 		e.assertFree()
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/tenancy"
@@ -29,8 +28,8 @@ func (h *hold) newField() *tenancy.Field {
 	return f
 }
 
-// has reports whether h has field, or asks with it.
-func (h *hold) has(field string) bool { return h.Field() != nil && h.Field().ID == field }
+// has reports whether h has field, or some of the same permits, or asks with it.
+func (h *hold) has(field string) bool { return h.Field() != nil && overlap(h.Field().ID, field) }
 
 // mayLast notes that a request of h which sets a lease of this length has ended with err, or was answered if err is nil.
 func mayLast(h *hold, length time.Duration, err error) {
@@ -98,12 +97,6 @@ func recordEnd(h *hold) time.Time {
 	return time.Now().Add(reach.End() - reach.Now)
 }
 
-// attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of
-// the watchdog.
-func (h *hold) attemptUntil(expires time.Duration) contract.Attempt {
-	return contract.Attempt{Field: h.Field().ID, HoldCount: 1, Lease: expires - h.lockState.engine.watchdog.Now()}
-}
-
 // releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.
 func (s *lockState) releasedLocked(field string) *hold {
 	for h := range s.holds.all() {
@@ -126,21 +119,23 @@ func (s *lockState) isNeededLocked(field string, granted bool) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field.ID == field })
+	return s.hasPlaceLocked(field)
+}
+
+// hasPlaceLocked reports whether field belongs to a place in the line that was left to the next caller.
+func (s *lockState) hasPlaceLocked(field string) bool {
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && overlap(q.place.field.ID, field) })
 }
 
 // uses reports whether a caller of this process waits with field, holds the lock with it or is releasing it, or whether
-// field belongs to a place that was left to the next caller. A field that stands for some of the same permits counts as
-// the same one.
+// field belongs to a place that was left to the next caller.
 func (s *lockState) uses(field string) bool {
 	s.Lock()
 	defer s.Unlock()
 	for h := range s.holds.all() {
-		if h.Field() != nil && overlap(h.Field().ID, field) {
+		if h.has(field) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool {
-		return q.place != nil && overlap(q.place.field.ID, field)
-	})
+	return s.hasPlaceLocked(field)
 }

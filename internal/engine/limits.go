@@ -8,11 +8,7 @@ package engine
 // ForceUnlock does not wait for MinHold, and neither does a hold that no call has told. Readers with limits share no
 // record, because the limits of two holds end at different times.
 
-import (
-	"time"
-
-	"github.com/relock-go/relock/internal/contract"
-)
+import "time"
 
 // longestLimit bounds a limit or a lease, so that it can be added to any time without an overflow.
 const longestLimit = 100 * 365 * 24 * time.Hour
@@ -25,20 +21,10 @@ type limitEnds struct {
 	limit     time.Duration // MaxHold
 }
 
-// limitOf returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
-// limit.
-func limitOf(l contract.Limits, since time.Duration) time.Duration {
-	if l.Max > 0 {
-		return since + bounded(l.Max)
-	}
-	return 0
-}
-
-// keptUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
-// Redis; 0: there is no MinHold.
-func keptUntil(l contract.Limits, now time.Duration) time.Duration {
-	if l.MinHold > 0 {
-		return now + bounded(l.MinHold)
+// endOf returns when a limit ends that counts from since, on the clock of the watchdog; 0: there is no such limit.
+func endOf(limit, since time.Duration) time.Duration {
+	if limit > 0 {
+		return since + bounded(limit)
 	}
 	return 0
 }

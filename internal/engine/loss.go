@@ -160,11 +160,11 @@ func noteTold(h *hold) *ending {
 	return &ending{hold: h, subject: h.subject(), cause: h.loss, loss: h.loss, state: h.State(), age: h.age()}
 }
 
-// tellLoss has a loss reported to the Observer, and to the log unless this Client has forced the lock open. How many the
-// log does not get is reported a second later, or by Close.
+// tellLoss has a loss reported to the Observer, and to the log. How many the log does not get is reported a second later,
+// or by Close.
 func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
 	e.reporter.Later(func() {
-		logged := !errors.Is(cause, errForced) && e.losses.Allows(e.watchdog.Now(), true)
+		logged := e.losses.Allows(e.watchdog.Now(), true)
 		if !logged && e.losses.Left == 1 {
 			time.AfterFunc(time.Second, func() { e.reporter.Later(e.tellOmittedLosses) })
 		}
@@ -276,7 +276,7 @@ func whyGone(h *hold) error {
 	s.Lock()
 	defer s.Unlock()
 	if forced := s.forced; forced > 0 && h.since <= forced && s.engine.watchdog.Now()-forced <= forcedLately {
-		return errForcedElsewhere
+		return errForced
 	}
 	return errGone
 }

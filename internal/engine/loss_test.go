@@ -232,7 +232,7 @@ func TestRestOfTheLostPermitsIsReleasedAfterAnOutage(t *testing.T) {
 		time.Sleep(3 * UnlockTime)
 		require.Equal(t, field, e.redis.Holder("x"))
 		e.heal()
-		time.Sleep(longestUndoPause + time.Second)
+		time.Sleep(2 * clearPause)
 		e.assertFree()
 		assert.ErrorIs(t, e.Release(ctx, l, 1), ErrLockLost)
 	})

@@ -77,7 +77,6 @@ func keepRecord(ctx context.Context, h *hold) bool {
 	if rest <= 0 {
 		return false
 	}
-	h.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
 	e := h.lockState.engine
 	for ; rest > 0; rest = restOfMinHold(h) {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
@@ -91,8 +90,6 @@ func keepRecord(ctx context.Context, h *hold) bool {
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
-		case err != nil && !time.Now().Before(recordEnd(h)) && !keptByCounterpart(h):
-			return true
 		}
 		if e.Pause(ctx, pause) != nil {
 			return true // the engine is closed: no lease is renewed any more

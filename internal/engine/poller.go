@@ -18,9 +18,9 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// rareAsk is the longest time between two attempts of a waiter with a place in the line. Redis forgets a line that no
+// RareAsk is the longest time between two attempts of a waiter with a place in the line. Redis forgets a line that no
 // client has joined for five minutes (line_life in internal/lua/forms.lua), so two attempts may be lost.
-const rareAsk = 100 * time.Second
+const RareAsk = 100 * time.Second
 
 // newPoller returns the poller of e.
 func (e *Engine) newPoller() *poller.Poller {
@@ -62,11 +62,11 @@ func (e *Engine) awaitInLine(
 	grants *wake.Listener,
 	res Answer,
 ) (delay time.Duration, stop func() poller.Look) {
-	if res.Wait >= 0 && res.Wait < min(e.PollInterval, rareAsk) {
+	if res.Wait >= 0 && res.Wait < min(e.PollInterval, RareAsk) {
 		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
 	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, Hears: grants}
-	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)
+	return RareAsk - rand.N(RareAsk/5), e.poller.Watch(name, w)
 }
 
 // PollDelay returns how long a waiter sleeps if nothing wakes it: until the current holder's lease, which lasts for

@@ -101,16 +101,6 @@ func (p Probe) SetHoldCount(kind contract.Lock, o Owner, count int) {
 	}
 }
 
-// SleepInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. It listens to
-// channel, and left is what is left of the lease of the current holder.
-func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
-	grants := p.e.pubsub.Join(channel)
-	defer grants.Leave()
-	delay, stop := p.e.awaitInLine(name, "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
-	stop()
-	return delay
-}
-
 // HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind contract.Record, message string) {
 	p.e.heardGrant(kind, message)

@@ -17,28 +17,15 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// rollBack calls undo on another goroutine, so that a caller that has given up need not wait for it. done is closed when
-// the rollback has ended.
-func (e *Engine) rollBack(ctx context.Context, t target) (done <-chan struct{}) {
-	ended := make(chan struct{})
-	e.workers.Spawn(func() {
-		defer close(ended)
-		e.undo(ctx, t.hold.commands(), t.Attempt, nil)
-	})
-	return ended
-}
-
-const (
-	longestUndoPause = 8 * clearPause // between two tries to roll an attempt back
-	mostUndone       = 1000           // see undo
-)
+// mostUndone is how many attempts are rolled back for longer at a time: see undo.
+const mostUndone = 1000
 
 // undo rolls back one attempt as rollBackOne does. If Redis cannot be reached, or refuses writes for some time, undo
-// goes on in the background for as long as the attempt may leave a record: a request waits in its connection while Redis
-// is paused, and acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have
-// given up. If there are very many, the records with leases that are no longer than a watchdog timeout are left to their
-// leases, and so are those of attempts that Redis has probably refused, too. If ended is not nil, it is the hold whose
-// record a stands for: then undo goes on whatever Redis answers, and while the counterpart keeps the record.
+// goes on for as long as the attempt may leave a record: a request waits in its connection while Redis is paused, and
+// acquires the lock when Redis continues. In an outage there may be as many attempts as callers that have given up. If
+// there are very many, the records with leases that are no longer than a watchdog timeout are left to their leases, and
+// so are those of attempts that Redis has probably refused, too. If ended is not nil, it is the hold whose record a
+// stands for: then undo goes on whatever Redis answers, and while the counterpart keeps the record.
 func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Attempt, ended *hold) {
 	end := e.mayLeaveUntil(a.Field, a.Lease)
 	goesOn := func(err error) bool {
@@ -54,16 +41,13 @@ func (e *Engine) undo(ctx context.Context, kind contract.Record, a contract.Atte
 	if !goesOn(err) {
 		return
 	}
+	defer e.undoing.Add(-1)
 	if e.undoing.Add(1) > mostUndone && ended == nil && (a.Lease <= e.WatchdogTimeout || !send.Transient(err)) {
-		e.undoing.Add(-1)
 		return
 	}
-	e.workers.Spawn(func() {
-		defer e.undoing.Add(-1)
-		for pause := clearPause; goesOn(err) && e.pauseUndo(pause, err) == nil; pause = min(2*pause, longestUndoPause) {
-			err = e.rollBackOne(ctx, kind, a)
-		}
-	})
+	for goesOn(err) && e.Pause(context.Background(), clearPause) == nil {
+		err = e.rollBackOne(ctx, kind, a)
+	}
 }
 
 // mayLeaveUntil returns until when requests with field, which ask for this lease, may leave a record: those that have
@@ -76,23 +60,10 @@ func (e *Engine) mayLeaveUntil(field string, lease time.Duration) time.Time {
 	return end
 }
 
-// pauseUndo sleeps for d, or until Redis has answered another request, if the last rollback has failed with why because
-// Redis did not answer. It returns an error if the engine is closed.
-func (e *Engine) pauseUndo(d time.Duration, why error) error {
-	silent := !send.Answered(why) && !send.OfHook(why)
-	for end := time.Now().Add(d); ; {
-		err := e.Pause(context.Background(), clearPause)
-		if err != nil || silent && e.sender.Healthy() || !time.Now().Before(end) {
-			return err
-		}
-	}
-}
-
 // rollBackOne rolls back one attempt, and returns why this has failed.
 func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt) error {
 	return e.repeat(ctx, a.Field, func(mayRun bool) send.Call {
-		mayRun = mayRun && a.HoldCount == 1
-		a.Late, a.Share = a.Late || mayRun, e.shareTime()
+		a.Late, a.Share = mayRun && a.HoldCount == 1, e.shareTime()
 		return kind.RollBack(a)
 	})
 }
@@ -117,12 +88,12 @@ func (e *Engine) repeat(ctx context.Context, field string, undo func(mayRun bool
 }
 
 // heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
-// more, and MinHold does not keep what it has acquired, it releases the lock. A message that names another field is
-// forged, and must not release a hold that has it. The goroutine that reads the messages of Redis calls heardGrant, so
+// more, and MinHold does not keep what it has acquired, it releases the lock. A message that names a field which this
+// Client has not made, or some of the permits of a hold, is forged. The goroutine that reads the messages of Redis calls heardGrant, so
 // it does not block.
 func (e *Engine) heardGrant(kind contract.Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
-	if !ok || !e.fields.mayWait(g.Field) {
+	if !ok || !e.fields.made(g.Field) {
 		return
 	}
 	s := e.retain(kind.Traits().ID.Name)
@@ -130,13 +101,8 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 	if s.uses(g.Field) || e.kept.has(g.Field) { // in this order: a release keeps its field before it ends
 		return
 	}
-	e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})
-}
-
-// rollBackSoon rolls back, on another goroutine, all that requests with the field of a may have acquired, and the place
-// of the field in the line.
-func (e *Engine) rollBackSoon(kind contract.Record, a contract.Attempt) {
-	e.workers.Spawn(func() { e.undo(context.Background(), kind, a, nil) })
+	attempt := contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease}
+	e.workers.Spawn(func() { e.undo(context.Background(), kind, attempt, nil) })
 }
 
 // callersLeft notes that the caller of the attempt t has left while some of its tries may still run. orphans is the number

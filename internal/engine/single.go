@@ -192,7 +192,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		res.provisional = g.Lease
 	}
 	if l, now := t.hold.lock.Traits().Limits, r.engine.watchdog.Now(); l.Max > 0 { // the caller may have asked long ago
-		res.limits = &limitEnds{keepUntil: keptUntil(l, now), limit: limitOf(l, now)}
+		res.limits = &limitEnds{keepUntil: endOf(l.MinHold, now), limit: endOf(l.Max, now)}
 	}
 	return res, true
 }

@@ -95,7 +95,7 @@ func (t *target) acquiredLocked(res Answer) {
 		q.policy.Acquired(now)
 	}
 	h.token, h.record.tokens = res.Token, tokenBlock{res.Token + 1, res.Following}
-	limit := limitOf(h.lock.Traits().Limits, e.watchdog.At(sent))
+	limit := endOf(h.lock.Traits().Limits.Max, e.watchdog.At(sent))
 	if res.limits != nil {
 		h.keepUntil, limit = res.limits.keepUntil, res.limits.limit
 	}

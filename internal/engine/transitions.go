@@ -19,7 +19,7 @@ func (h *hold) acquiredLocked(r *record, since time.Duration) {
 	}
 	h.since, h.record = since, r
 	if limits := h.lock.Traits().Limits; limits.MinHold > 0 {
-		h.keepUntil = keptUntil(limits, h.lockState.engine.watchdog.Now())
+		h.keepUntil = endOf(limits.MinHold, h.lockState.engine.watchdog.Now())
 	}
 	h.lockState.wakeOwnerLocked(h)
 	h.index = int32(len(r.holds))

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
 )
@@ -21,5 +22,19 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 		e.heal()
 		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
 		e.assertFree("the lock is still held")
+	})
+}
+
+// A waiter with a place asks before the line forgets it, however long the lease of the holder is.
+func TestWaiterInLineAsksInTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		grants := e.pubsub.Join("grants")
+		defer grants.Leave()
+		e.PollInterval = time.Hour
+		for _, left := range []time.Duration{-1, time.Second, 10 * time.Minute, 2 * time.Hour} {
+			delay, stop := e.awaitInLine("x", "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
+			stop()
+			assert.LessOrEqual(t, delay, RareAsk, left)
+		}
 	})
 }

@@ -153,9 +153,8 @@ var Code = []Mistake{
 		Name: "cancelUndoesNothing", File: "internal/engine/acquire.go",
 		Omits: "A call that gives up rolls back what it may have acquired.",
 		Changes: []Change{{
-			"undone := a.engine.rollBack(a.Ctx, a.target) // 5",
-			`undone := make(chan struct{})
-	close(undone)`,
+			"a.engine.undo(a.Ctx, a.target.hold.commands(), a.target.Attempt, nil) // 5",
+			"_ = a",
 		}},
 	},
 	{
@@ -177,14 +176,14 @@ var Code = []Mistake{
 		Name: "lateGrantIsKept", File: "internal/engine/rollback.go",
 		Omits: "A late grant to a call that has left is rolled back.",
 		Changes: []Change{{
-			"e.rollBackSoon(kind, contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)})",
-			"_ = g.Field",
+			"e.undo(context.Background(), kind, attempt, nil)",
+			"_ = attempt",
 		}},
 	},
 	{
 		Name: "noTombstoneAsked", File: "internal/engine/rollback.go",
 		Omits:   "A rollback of a request that may still run leaves a tombstone.",
-		Changes: []Change{{"a.Late, a.Share = a.Late || mayRun, e.shareTime()", "a.Share = e.shareTime()"}},
+		Changes: []Change{{"a.Late, a.Share = mayRun && a.HoldCount == 1, e.shareTime()", "a.Share = e.shareTime()"}},
 	},
 	{
 		Name: "tryUndoesNothing", File: "internal/tenancy/leftovers.go",
