@@ -236,7 +236,7 @@ var Code = []Mistake{
 	{
 		Name: "headLooks", File: "internal/poller/poller.go",
 		Omits:   "More places than the first one look at the lock.",
-		Changes: []Change{{"return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0", "return ahead == 0"}},
+		Changes: []Change{{"return rand.IntN(w.Ahead/NearHead+1) == 0", "return w.Ahead == 0"}},
 	},
 	{
 		Name: "lookoutEndsForGood", File: "internal/poller/poller.go",
