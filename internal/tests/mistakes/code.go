@@ -187,9 +187,9 @@ var Code = []Mistake{
 		Changes: []Change{{"a.Late, a.Share = a.Late || mayRun, e.shareTime()", "a.Share = e.shareTime()"}},
 	},
 	{
-		Name: "tryUndoesNothing", File: "internal/tenancy/leftovers.go",
+		Name: "tryUndoesNothing", File: "internal/engine/acquire.go",
 		Omits:   "A try without an answer is rolled back.",
-		Changes: []Change{{"l.tries += unknown", ""}},
+		Changes: []Change{{"answer.Unknown > 0 || ", ""}},
 	},
 	{
 		Name: "sleepsForEver", File: "internal/engine/acquire.go",
