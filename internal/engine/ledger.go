@@ -72,10 +72,9 @@ func (h *hold) clearIfOverLocked() bool {
 func (h *hold) reachLocked() tenancy.Reach {
 	e := h.lockState.engine
 	r := tenancy.Reach{
-		Now:     e.watchdog.Now(),
-		Expires: h.Field().Expires(),
-		Late:    bounded(e.late.Longest(h.Field().ID)),
-		LateBy:  late.Life,
+		Rest:   h.Field().Expires() - e.watchdog.Now(),
+		Late:   bounded(e.late.Longest(h.Field().ID)),
+		LateBy: late.Life,
 	}
 	if e.watchdog.IsRenewing(&h.record.lease) {
 		r.Renewal = bounded(e.WatchdogTimeout)
@@ -95,7 +94,7 @@ func recordEnd(h *hold) time.Time {
 	if e.watchdog.Renews(&h.record.lease) && !h.record.ended { // a record that has ended gets no more
 		reach.Renewal = bounded(e.WatchdogTimeout)
 	}
-	return time.Now().Add(reach.End() - reach.Now)
+	return time.Now().Add(reach.End())
 }
 
 // attemptUntil returns the attempt with which the field of h is rolled back. Its lease ends at expires, on the clock of

@@ -112,7 +112,7 @@ func (o *orderOf) look() {
 		o.underWay, o.lastAsk = append(o.underWay, request{now, !l.IsRenewable(), w.RestOf(l, testLease)}), now
 	}
 	for _, e := range ended {
-		o.over = o.over || e.holder == o.lease.Holder
+		o.over = o.over || e.Holder == o.lease.Holder
 	}
 }
 

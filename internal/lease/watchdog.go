@@ -310,51 +310,41 @@ func (w *Watchdog) end() {
 	w.work.Done()
 }
 
-type endedLease struct {
-	holder Holder
-	why    error
-	failed error // of the last renewal, if it failed
-}
-
 // tell tells the holders that their leases have ended, but not on the goroutine of the turn: an error of the user may not
 // return, or may end the goroutine.
-func (w *Watchdog) tell(ended []endedLease) {
+func (w *Watchdog) tell(ended []*Lease) {
 	for some := range slices.Chunk(ended, renewBatch) {
-		waitgroup.Go(&w.work, func() { each.Do(some, endedLease.tell) })
+		waitgroup.Go(&w.work, func() { each.Do(some, w.tellHolder) })
 	}
 }
 
-// tell tells the holder, also if an error of the user panics meanwhile, or ends the goroutine.
-func (e endedLease) tell() {
-	told := false
+// tellHolder tells the holder of l, also if an error of the user panics meanwhile, or ends the goroutine. The text of the
+// failed renewal may be made by the user's code.
+func (w *Watchdog) tellHolder(l *Lease) {
+	why, told := w.WhyOver(l), false
 	defer func() {
 		if !told {
-			e.holder.LeaseEnded(e.why)
+			l.Holder.LeaseEnded(why)
 		}
 	}()
-	e.holder.LeaseEnded(e.because())
-	told = true
-}
-
-// because returns the cause with which the lease has ended. It is called without a mutex held, because the text of
-// the failed renewal may be made by the user's code.
-func (e endedLease) because() error {
-	if e.failed != nil {
-		return fmt.Errorf("%w: the last renewal failed: %w", e.why, e.failed)
+	cause := why
+	if l.failed != nil {
+		cause = fmt.Errorf("%w: the last renewal failed: %w", why, l.failed)
 	}
-	return e.why
+	l.Holder.LeaseEnded(cause)
+	told = true
 }
 
 // collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
 // a little later (slack), so that the leases of a busy client share pipelines. old reports whether a lease is old.
-func (w *Watchdog) collect() (due []*Lease, ended []endedLease, old bool) {
+func (w *Watchdog) collect() (due, ended []*Lease, old bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
 	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap, asks for it, or makes it old
 		l := w.leases[0]
 		if time.Duration(l.until.Load()) <= now {
-			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
+			ended = append(ended, l)
 			heap.Pop(&w.leases)
 		} else if l.isDueLocked(now) {
 			l.askLocked(now)

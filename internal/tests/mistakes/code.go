@@ -87,7 +87,7 @@ var Code = []Mistake{
 	{
 		Name: "endUntold", File: "internal/lease/watchdog.go",
 		Omits:   "A holder is told when its lease has ended.",
-		Changes: []Change{{"e.holder.LeaseEnded(e.because())", "_ = e.because()"}},
+		Changes: []Change{{"l.Holder.LeaseEnded(cause)", "_ = cause"}},
 	},
 	{
 		Name: "guardGoesOn", File: "internal/guard/guard.go",
