@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/contract"
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 )
 
