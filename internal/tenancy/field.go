@@ -2,7 +2,8 @@
 // have in Redis. It is the part of the engine that can be read, and tested in all orders of events, by itself.
 //
 // A Claim (claim.go) is what one call wants of a lock for its owner, and a Hold (hold.go) is what the owner has of it
-// after that. A Field (this file) has the facts of one field: who uses it in this process, and for how long Redis may have it.
+// after that. A Field (this file) has the facts of one field: who uses it in this process, and for how long Redis may
+// have it.
 //
 // A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, or by the
 // place that a caller leaves in the line. All who have it refer to the same Field, so
