@@ -98,10 +98,10 @@ func (a *acquireOp) leave(err error, returned bool) {
 	a.subscription.leave()
 	if !returned {
 		err = nil
-		a.place.GrantNotKept()
+		a.place.granted = true
 		a.engine.callersLeft(&a.target, 0, true)
 	}
-	if (err != nil || !returned) && a.place.ToRollBack() {
+	if (err != nil || !returned) && (a.place.granted || a.place.enqueued) {
 		a.backend.rollback(err)
 	}
 }
@@ -118,7 +118,7 @@ func (a *acquireOp) asksAtEnd(err error) bool {
 // is enough of a lease that is not renewed (see enoughValidityLeft). After MostAsked requests attempt returns a loss
 // with the cause ErrLate.
 func (a *acquireOp) attempt() (res Answer, err error) {
-	lastReply, first := a.lastReply, a.place.Tries()
+	lastReply := a.lastReply
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		if err != nil {
@@ -126,12 +126,12 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		}
 		took := time.Since(res.Sent)
 		if res.Status != contract.Held || a.engine.enoughValidityLeft(&a.target, took, asked) {
-			if a.place.Tries() == first && a.target.hold.local() == nil {
+			if a.target.hold.local() == nil {
 				a.engine.rtt.Observe(took)
 			}
 			return res, nil
 		}
-		a.place.GrantNotKept()
+		a.place.granted = true
 		lastReply = time.Now()
 		if asked == MostAsked {
 			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again
@@ -153,12 +153,11 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 // noteAnswer notes what an attempt may have left in Redis, and may still do. waits reports whether it has left the entry
 // of a waiter, and err is that of the answer, or why it cannot be read.
 func (a *acquireOp) noteAnswer(answer *send.Answer, waits bool, err error) {
-	a.place.Attempted(answer.Unknown, answer.Abandoned, waits)
 	a.unanswered = answer.Unanswered
 	a.engine.callersLeft(&a.target, answer.Orphans, answer.Lost > 0)
-	if send.Answered(err) && !send.NotAdmitted(err) { // a script that Redis has stopped halfway may have written data
-		a.place.GrantNotKept()
-	}
+	stopped := send.Answered(err) && !send.NotAdmitted(err) // a script that Redis has stopped halfway may have written data
+	a.place.granted = a.place.granted || answer.Unknown > 0 || answer.Abandoned || stopped
+	a.place.enqueued = a.place.enqueued || waits
 }
 
 // listen makes the caller listen for a grant or a release of its lock, which res has found busy.
@@ -231,7 +230,7 @@ func (a *acquireOp) rollback(err error) {
 		defer close(undone)
 		a.engine.undo(a.Ctx, a.target.hold.commands(), a.target.Attempt, nil) // 5
 	})
-	if err == nil || !a.place.MayBeEnqueued() && err != errRestart &&
+	if err == nil || !a.place.enqueued && err != errRestart &&
 		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}

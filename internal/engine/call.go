@@ -129,7 +129,7 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.
 	one := new(recordBackend)
 	one.begin(op, one, t)
 	if t.hold.IsAdopted() {
-		one.place.GrantNotKept()
+		one.place.granted = true
 		one.target.AdoptsRecord = !kind.Traits().DrawsSingly
 	}
 	return t.hold, one.finish(op)

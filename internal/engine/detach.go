@@ -21,6 +21,7 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/ticket"
 )
@@ -143,7 +144,7 @@ func (x *detaching) detached(r send.Reply, sent time.Time) ticket.Ticket {
 	w, now := x.lockState.engine.watchdog, r[2]
 	l := x.lock.Traits()
 	d := ticket.Ticket{Type: l.Type, Key: l.ID.Name, ID: x.to, Token: x.token, KeepEnd: now + r[1]}
-	if limit := x.record.lease.Limit(); limit > 0 {
+	if limit := x.record.lease.Limit(); limit < lease.Never {
 		d.MaxEnd = now + int64((limit-w.Now())/time.Millisecond)
 	}
 	if rest := x.keepUntil - w.At(sent); rest > 0 {

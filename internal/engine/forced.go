@@ -80,8 +80,8 @@ func (e *Engine) checkHolds(name string) {
 	defer s.Unlock()
 	s.forced = e.watchdog.Now()
 	for h := range s.holds.all() {
-		if h.Holds() && !e.watchdog.Check(&h.record.lease) {
-			return
+		if h.Holds() {
+			e.watchdog.Check(&h.record.lease)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/lease"
 )
 
@@ -74,7 +74,8 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
+		var h *hold
+		e.holdOf(contract.LockID{Name: "x"}, 1, func(held *hold) { h = held })
 		before := h.Hold
 		h.lockState.locked(func() {
 			h.Lost(true)

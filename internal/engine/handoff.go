@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/lease"
 )
 
 // handOffLocked hands the lock of h off to the first waiter of its local queue, if this is possible, and reports
@@ -38,7 +39,7 @@ func (h *hold) handOffLocked() bool {
 	} else {
 		next.handedLocked(r, now)
 		next.token = token
-		if r.lease.IsLimited() || next.lock.Traits().Limits.Max > 0 {
+		if r.lease.Limit() < lease.Never || next.lock.Traits().Limits.Max > 0 {
 			s.engine.watchdog.Relimit(&r.lease, endOf(next.lock.Traits().Limits.Max, now))
 		}
 	}

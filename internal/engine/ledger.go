@@ -71,10 +71,9 @@ func (h *hold) clearIfOverLocked() bool {
 func (h *hold) reachLocked() tenancy.Reach {
 	e := h.lockState.engine
 	r := tenancy.Reach{
-		Now:     e.watchdog.Now(),
-		Expires: h.Field().Expires(),
-		Late:    bounded(e.late.Longest(h.Field().ID)),
-		LateBy:  late.Life,
+		Rest:   h.Field().Expires() - e.watchdog.Now(),
+		Late:   bounded(e.late.Longest(h.Field().ID)),
+		LateBy: late.Life,
 	}
 	if e.watchdog.IsRenewing(&h.record.lease) {
 		r.Renewal = bounded(e.WatchdogTimeout)
@@ -94,7 +93,7 @@ func recordEnd(h *hold) time.Time {
 	if e.watchdog.Renews(&h.record.lease) && !h.record.ended { // a record that has ended gets no more
 		reach.Renewal = bounded(e.WatchdogTimeout)
 	}
-	return time.Now().Add(reach.End() - reach.Now)
+	return time.Now().Add(reach.End())
 }
 
 // releasedLocked returns a hold that had the record with this field, if its release is under way; or nil.

@@ -42,11 +42,14 @@ const (
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
-	tenancy.Leftovers // of the attempts that have named the field
-	lock              contract.Record
-	field             *tenancy.Field
-	lease             time.Duration              // that the last request asked for: a grant lasts no longer
-	asked             [requestsKept]placeRequest // the last requests that named the field, the latest first
+	lock  contract.Record
+	field *tenancy.Field
+	lease time.Duration              // that the last request asked for: a grant lasts no longer
+	asked [requestsKept]placeRequest // the last requests that named the field, the latest first
+
+	// What the attempts that have named the field may have left in Redis:
+	granted  bool // one may have acquired the lock, or may still do so, and the caller does not hold it
+	enqueued bool // one may have joined the line, or has left the entry of a waiter, behind which others wait
 }
 
 // A placeRequest is one request of a wait.

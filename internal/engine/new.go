@@ -20,7 +20,7 @@ func New(c Config, sending send.Config) *Engine {
 	e.leaving, e.leave = context.WithCancel(context.Background())
 	e.noNewHolds = e.leaving.Done()
 	e.expired, e.kept = make(chan *hold, expiredKept), new(keptFields)
-	e.workers = workers.New(e.closed)
+	e.workers = new(workers.Pool)
 	e.reporter = report.New(e.workers.Spawn)
 	e.pubsub = wake.New(e.Servers, e.Log, e.subscriptionRefused)
 	e.pubsub.PingEvery(e.PollInterval, e.WatchdogTimeout/3, e.Channel)

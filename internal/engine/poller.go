@@ -25,12 +25,11 @@ const RareAsk = 100 * time.Second
 // newPoller returns the poller of e.
 func (e *Engine) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
-		Every:   e.PollInterval,
-		Spawn:   e.workers.Spawn,
-		Sleep:   func(d time.Duration) error { return e.Pause(context.Background(), d) },
-		Group:   e.Group,
-		Silence: func() time.Duration { return max(send.MinWait, 4*e.rtt.Get()) }, // longer than an answer takes
-		Look:    e.freeOf,
+		Every: e.PollInterval,
+		Spawn: e.workers.Spawn,
+		Sleep: func(d time.Duration) error { return e.Pause(context.Background(), d) },
+		Group: e.Group,
+		Look:  e.freeOf,
 	})
 }
 
@@ -65,7 +64,8 @@ func (e *Engine) awaitInLine(
 	if res.Wait >= 0 && res.Wait < min(e.PollInterval, RareAsk) {
 		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
-	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, Hears: grants}
+	isDeaf := func() bool { return grants.IsSilent(max(send.MinWait, 4*e.rtt.Get())) } // longer than an answer takes
+	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, IsDeaf: isDeaf}
 	return RareAsk - rand.N(RareAsk/5), e.poller.Watch(name, w)
 }
 

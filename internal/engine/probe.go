@@ -37,7 +37,7 @@ func (p Probe) Stats() Stats {
 	all := Stats{
 		Listeners: e.pubsub.Listeners(), Polled: polled,
 		AtWork: e.workers.AtWork() - e.slowWalkers(),
-		Late:   e.late.Fields(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
+		Late:   e.late.Len(), Fields: e.fields.count.Load(), Leaving: e.isLeaving.Load(),
 	}
 	e.table.each(func(s *lockState) {
 		all.Names++

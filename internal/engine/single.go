@@ -104,7 +104,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 		return res, cmp.Or(r.Over(), errRestart)
 	}
 	if res.Standing.LegacyHolder() {
-		r.place.MayEnqueue()
+		r.place.enqueued = true
 	}
 	r.listen(res)
 	delay, stop := r.nextPoll(res)
@@ -123,7 +123,7 @@ func (r *recordBackend) await(res Answer) (Answer, error) {
 }
 
 func (r *recordBackend) rollback(err error) {
-	if !r.place.MayBeEnqueued() || err == nil || err == errRestart || !r.leavePlace() {
+	if !r.place.enqueued || err == nil || err == errRestart || !r.leavePlace() {
 		r.acquireOp.rollback(err)
 	}
 }
@@ -149,7 +149,7 @@ func (r *recordBackend) chooseDelivery() {
 	t.Asked, t.Waits, t.GrantLease = r.place.asks(time.Now()), r.fitted, r.grantLease()
 	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.hold.Field(), t.Lease
 	if t.WaitsInLine() {
-		r.place.MayEnqueue()
+		r.place.enqueued = true
 	}
 }
 
@@ -165,7 +165,7 @@ func (r *recordBackend) grantLease() time.Duration {
 
 // granted returns the grant of which a message has notified the caller, if the caller can rely on it.
 func (r *recordBackend) granted() (res Answer, ok bool) {
-	if !r.place.MayBeEnqueued() {
+	if !r.place.enqueued {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.target.hold.lock.Traits().Suffix)

@@ -2,9 +2,6 @@ package guard
 
 import "context"
 
-// HoldOf returns the hold of a guard. It is for tests.
-func HoldOf(ctx context.Context) Hold { return ctx.(*guard).hold }
-
 // Intercept arranges for between to be called whenever the guards that are canceled together with the guard ctx have
 // been canceled. It is for tests.
 func Intercept(ctx context.Context, between func()) {

@@ -35,42 +35,24 @@ type Effect struct {
 
 // Requests are the tries that may still run although no caller waits for them. The zero value has none.
 type Requests struct {
-	n atomic.Int64 // len(fields); most processes have none
+	n atomic.Int64 // len(all); most processes have none
 
-	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
-	fields map[string]*requestsOf
+	mu  sync.Mutex // guards the fields below; no other mutex is locked while it is held
+	all map[key]*tries
 }
 
-// requestsOf are the tries with one field.
-type requestsOf struct {
-	all       tries
-	acquiring tries         // those of them that acquire
-	longest   time.Duration // the longest lease that one of them may set
+// A key names the tries with one field that acquire, or those that do not.
+type key struct {
+	field    string
+	acquires bool
 }
-
-// none reports whether the outcomes of all tries are known. That of one may have been recorded before its caller is known
-// to have left, so that as many are known as there are, and one that acquires is open nevertheless.
-func (f *requestsOf) none() bool { return f.all.none() && f.acquiring.none() }
 
 // tries that may still run.
 type tries struct {
-	open int       // whose outcome will be known; negative if it was known before the caller had left
-	lost time.Time // until when tries may run whose outcome stays unknown; zero: there are none
+	open    int           // whose outcome will be known; negative if it was known before the caller had left
+	lost    time.Time     // until when tries may run whose outcome stays unknown; zero: there are none
+	longest time.Duration // the longest lease that one of them may set
 }
-
-// add adds open tries, and a lost one if lost is not zero.
-func (t *tries) add(open int, lost time.Time) {
-	t.open += open
-	if lost.After(t.lost) {
-		t.lost = lost
-	}
-}
-
-// none reports whether the outcomes of all tries are known.
-func (t *tries) none() bool { return t.open == 0 && t.lost.IsZero() }
-
-// mayRun reports whether one of the tries may still run.
-func (t *tries) mayRun() bool { return t.open > 0 || time.Now().Before(t.lost) }
 
 // Left records that the caller of a request with field, which may do x, has stopped waiting. orphans is the number of
 // its tries whose outcome Heard will record. lost reports whether there may be other tries whose outcome stays unknown.
@@ -80,90 +62,77 @@ func (r *Requests) Left(field string, x Effect, orphans int, lost bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.addLocked(field, x, orphans, lost)
+	k := key{field, x.Acquires}
+	t := r.all[k]
+	if t == nil {
+		t = new(tries)
+		if r.all == nil {
+			r.all = make(map[key]*tries)
+		}
+		r.all[k] = t
+	}
+	t.open += orphans
+	t.longest = max(t.longest, x.Lease)
+	if lost {
+		if t.lost.IsZero() {
+			time.AfterFunc(Life, func() { r.forgetLost(k, t) })
+		}
+		t.lost = time.Now().Add(Life)
+	}
+	r.keepLocked(k, t)
 }
 
 // Heard records the outcome of one try with field, which could do x. known reports whether it is certain that the try
 // has run or never will.
-func (r *Requests) Heard(field string, x Effect, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.addLocked(field, x, -1, !known)
+func (r *Requests) Heard(field string, x Effect, known bool) { r.Left(field, x, -1, !known) }
+
+// keepLocked forgets t if the outcomes of all are known.
+func (r *Requests) keepLocked(k key, t *tries) {
+	if t.open == 0 && t.lost.IsZero() {
+		delete(r.all, k)
+	}
+	r.n.Store(int64(len(r.all)))
 }
 
-func (r *Requests) addLocked(field string, x Effect, open int, lost bool) {
-	f := r.fields[field]
-	if f == nil {
-		f = new(requestsOf)
-		if r.fields == nil {
-			r.fields = make(map[string]*requestsOf)
-		}
-		r.fields[field] = f
-	}
-	var until time.Time
-	if lost {
-		until = time.Now().Add(Life)
-		if f.all.lost.IsZero() {
-			time.AfterFunc(Life, func() { r.forgetLost(field, f) })
-		}
-	}
-	f.all.add(open, until)
-	f.longest = max(f.longest, x.Lease)
-	if x.Acquires {
-		f.acquiring.add(open, until)
-	}
-	r.keepLocked(field, f)
-}
-
-// keepLocked forgets f, the tries with field, if the outcomes of all are known.
-func (r *Requests) keepLocked(field string, f *requestsOf) {
-	if f.none() {
-		delete(r.fields, field)
-	}
-	r.n.Store(int64(len(r.fields)))
-}
-
-// forgetLost forgets the lost tries with field when none of them can run any more. One timer waits for that, however many
+// forgetLost forgets those of t that are lost when none of them can run any more. One timer waits for that, however many
 // are lost meanwhile.
-func (r *Requests) forgetLost(field string, f *requestsOf) {
+func (r *Requests) forgetLost(k key, t *tries) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if rest := time.Until(f.all.lost); rest > 0 {
-		time.AfterFunc(rest, func() { r.forgetLost(field, f) })
+	if rest := time.Until(t.lost); rest > 0 {
+		time.AfterFunc(rest, func() { r.forgetLost(k, t) })
 		return
 	}
-	f.all.lost, f.acquiring.lost = time.Time{}, time.Time{}
-	r.keepLocked(field, f)
+	t.lost = time.Time{}
+	r.keepLocked(k, t)
 }
 
-// find calls f with the tries with field, if there are any.
-func (r *Requests) find(field string, f func(*requestsOf)) {
+// find reports whether one of the tries with k may still run, and which lease it may set at most.
+func (r *Requests) find(k key) (may bool, lease time.Duration) {
 	if r.n.Load() == 0 {
-		return
+		return false, 0
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if of := r.fields[field]; of != nil {
-		f(of)
+	if t := r.all[k]; t != nil && (t.open > 0 || time.Now().Before(t.lost)) {
+		return true, t.longest
 	}
+	return false, 0
 }
 
 // MayAcquire reports whether a try with field that acquires may still run.
-func (r *Requests) MayAcquire(field string) (may bool) {
-	r.find(field, func(f *requestsOf) { may = f.acquiring.mayRun() })
+func (r *Requests) MayAcquire(field string) bool {
+	may, _ := r.find(key{field, true})
 	return may
 }
 
 // Longest returns the longest lease that a try with field may still set, counted from when it runs: no later than Life
 // from now on, unless it is still open. It is 0 if no try may still run.
-func (r *Requests) Longest(field string) (lease time.Duration) {
-	r.find(field, func(f *requestsOf) {
-		if f.all.mayRun() {
-			lease = f.longest
-		}
-	})
-	return lease
+func (r *Requests) Longest(field string) time.Duration {
+	_, acquiring := r.find(key{field, true})
+	_, other := r.find(key{field, false})
+	return max(acquiring, other)
 }
 
-// Fields returns the number of fields that have such tries.
-func (r *Requests) Fields() int { return int(r.n.Load()) }
+// Len returns the number of fields with such tries, where one counts twice if only some of them acquire. It is for tests.
+func (r *Requests) Len() int { return int(r.n.Load()) }

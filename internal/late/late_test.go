@@ -26,7 +26,7 @@ func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	assert.True(t, l.MayAcquire("one"), "the other try may run")
 	l.Heard("one", acquire, true)
 	assert.False(t, l.MayAcquire("one"))
-	assert.Empty(t, l.fields)
+	assert.Empty(t, l.all)
 
 	l.Left("one", acquire, 1, true)
 	l.Heard("one", acquire, true)
@@ -53,7 +53,7 @@ func TestOnlyAcquiringTriesNeedATombstone(t *testing.T) {
 	assert.Equal(t, extend.Lease, l.Longest("x"))
 	l.Heard("x", extend, true)
 	assert.Zero(t, l.Longest("x"))
-	assert.Empty(t, l.fields)
+	assert.Empty(t, l.all)
 }
 
 // All orders of six events of one field have the same result: what may still run is what has left and was not heard.
@@ -79,7 +79,7 @@ func TestOrderOfEventsDoesNotMatter(t *testing.T) {
 			}
 			assert.Equal(t, lost, l.MayAcquire("x"), "%s: %v", name, order)
 			assert.Equal(t, lost, l.Longest("x") > 0, "%s: %v", name, order)
-			assert.Equal(t, lost, l.Fields() == 1, "%s: %v", name, order)
+			assert.Equal(t, lost, l.Len() == 1, "%s: %v", name, order)
 		})
 	}
 }
@@ -101,7 +101,7 @@ func TestLostTriesAreForgotten(t *testing.T) {
 		l.Heard("open", acquire, true)
 		time.Sleep(Life / 2)
 		synctest.Wait()
-		assert.Zero(t, l.Fields())
+		assert.Zero(t, l.Len())
 		l.Left("x", acquire, 0, true)
 		assert.True(t, l.MayAcquire("x"), "a try that is lost then")
 	})
@@ -116,9 +116,9 @@ func TestOpenTryIsKnownBesideARequestThatIsHeardFirst(t *testing.T) {
 	assert.True(t, l.MayAcquire("x"), "before the caller of the other one has left")
 	l.Left("x", extend, 1, false)
 	assert.True(t, l.MayAcquire("x"), "after that")
-	assert.Equal(t, extend.Lease, l.Longest("x"))
+	assert.Equal(t, acquire.Lease, l.Longest("x"))
 	l.Heard("x", acquire, true)
-	assert.Zero(t, l.Fields())
+	assert.Zero(t, l.Len())
 }
 
 // The same if the time of another try, which was lost, is over in between.
@@ -132,6 +132,6 @@ func TestOpenTryIsKnownAfterALostOne(t *testing.T) {
 		l.Left("x", extend, 1, false)
 		assert.True(t, l.MayAcquire("x"))
 		l.Heard("x", acquire, true)
-		assert.Zero(t, l.Fields())
+		assert.Zero(t, l.Len())
 	})
 }

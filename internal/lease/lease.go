@@ -10,6 +10,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -82,7 +83,7 @@ type Lease struct {
 	retryAt   time.Duration // when to renew again if the last renewal fails
 	checkAt   time.Duration // when the next check is due; 0: none is
 	checkedAt time.Duration // when the last check was sent; 0: there was none
-	old       bool          // a turn has found that it is old: see isOldLocked
+	old       bool          // a turn has found that it is old: see check.go
 	asked     bool          // a renewal was sent and has not been confirmed
 	underWay  int32         // renewals and checks that were sent, or are about to be sent, and have not ended
 	failed    error         // of the last renewal, if it failed
@@ -92,11 +93,8 @@ type Lease struct {
 // SetLimit sets the limit of l, on the clock of the Watchdog. l must not be watched yet; 0 means no limit.
 func (l *Lease) SetLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
 
-// Limit returns the limit of l; 0: it has none.
-func (l *Lease) Limit() time.Duration { return time.Duration(l.limit.Load()) }
-
-// IsLimited reports whether l has a limit.
-func (l *Lease) IsLimited() bool { return l.limit.Load() > 0 }
+// Limit returns the limit of l; Never: it has none.
+func (l *Lease) Limit() time.Duration { return cmp.Or(time.Duration(l.limit.Load()), Never) }
 
 // EndsAtLimit reports whether l is no longer renewed because a renewal would gain nothing.
 func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
@@ -138,11 +136,3 @@ func (l *Lease) slack() time.Duration { return l.WholeValidity() / 30 }
 
 // LeftAt returns how much longer l is valid, where now is the time on the clock of the watchdog.
 func (l *Lease) LeftAt(now time.Duration) time.Duration { return time.Duration(l.until.Load()) - now }
-
-// withinLimit returns until, or the limit of l if that is earlier.
-func (l *Lease) withinLimit(until int64) int64 {
-	if limit := l.limit.Load(); limit > 0 {
-		return min(until, limit)
-	}
-	return until
-}

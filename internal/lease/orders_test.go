@@ -45,7 +45,7 @@ var events = []struct {
 	{"the first request fails", func(o *orderOf) bool { return o.answer(0, Renewal{Err: errDown}) }},
 	{"the last request fails", func(o *orderOf) bool { return o.answer(len(o.underWay)-1, Renewal{Err: errDown}) }},
 	{"the first request finds no record", func(o *orderOf) bool { return o.answer(0, Renewal{}) }},
-	{"check", func(o *orderOf) bool { return o.watchdog.Check(o.lease) && o.lease.checkAt > 0 }},
+	{"check", func(o *orderOf) bool { o.watchdog.Check(o.lease); return o.lease.checkAt > 0 }},
 	{"extend", func(o *orderOf) bool {
 		o.watchdog.Extend(o.lease, time.Now(), o.watchdog.RestOf(o.lease, testLease/2), true)
 		return true
@@ -112,7 +112,7 @@ func (o *orderOf) look() {
 		o.underWay, o.lastAsk = append(o.underWay, request{now, !l.IsRenewable(), w.RestOf(l, testLease)}), now
 	}
 	for _, e := range ended {
-		o.over = o.over || e.holder == o.lease.Holder
+		o.over = o.over || e.Holder == o.lease.Holder
 	}
 }
 

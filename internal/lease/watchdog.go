@@ -21,6 +21,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -47,8 +48,8 @@ type Renewal struct {
 	Err    error         // nil when Redis has answered
 }
 
-// never is later than every time on the clock of the watchdog.
-const never = time.Duration(1 << 62)
+// Never is later than every time on the clock of the watchdog.
+const Never = time.Duration(math.MaxInt64)
 
 // A Config holds the functions with which a Watchdog renews leases.
 type Config struct {
@@ -81,8 +82,6 @@ type Watchdog struct {
 	timer   *time.Timer   // begins a turn then; nil: it was never needed
 	turning bool          // a turn is under way, and sets the timer at its end
 	stopped bool
-	checks  turns
-
 	toldOld bool // what Config.Old was called with; only turns use it
 }
 
@@ -94,7 +93,7 @@ func NewWatchdog(config Config) *Watchdog {
 		epoch:  time.Now(),
 		ctx:    ctx,
 		stop:   stop,
-		armed:  never,
+		armed:  Never,
 	}
 }
 
@@ -199,7 +198,7 @@ func (w *Watchdog) IsValid(l *Lease) bool {
 func (w *Watchdog) confirmLocked(l *Lease, sent, length time.Duration, renewed bool) {
 	whole := Validity(length)
 	l.whole.Store(int64(whole))
-	l.until.Store(l.withinLimit(max(l.until.Load(), int64(sent+whole))))
+	l.until.Store(min(max(l.until.Load(), int64(sent+whole)), int64(l.Limit())))
 	l.renewed.Store(renewed)
 	l.length, l.sent, l.asked, l.failed = length, sent, false, nil
 	l.renewAt = sent + length/3
@@ -210,10 +209,9 @@ func (w *Watchdog) confirmLocked(l *Lease, sent, length time.Duration, renewed b
 // extend it by anything worth a request. Drift is added once because the validity is shorter than the lease, and once
 // because a request asks for the time that is left until the limit a moment after the time at which it counts as sent.
 func (w *Watchdog) limitLocked(l *Lease) {
-	limit := time.Duration(l.limit.Load())
-	l.last.Store(limit > 0 && l.sent+l.WholeValidity()+2*Drift(l.length) >= limit)
+	l.last.Store(l.sent+l.WholeValidity()+2*Drift(l.length) >= l.Limit())
 	if l.last.Load() {
-		l.renewAt = never
+		l.renewAt = Never
 	}
 }
 
@@ -234,10 +232,7 @@ func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
 // RestOf returns the lease that a request sent now may ask for: length, or the time until the limit of l if that is
 // shorter.
 func (w *Watchdog) RestOf(l *Lease, length time.Duration) time.Duration {
-	if limit := time.Duration(l.limit.Load()); limit > 0 {
-		return max(time.Millisecond, min(length, limit-w.Now()))
-	}
-	return length
+	return min(length, max(time.Millisecond, l.Limit()-w.Now()))
 }
 
 // WhyOver returns the reason why l has ended by the local clock.
@@ -273,7 +268,7 @@ func (w *Watchdog) wakeLocked(at time.Duration) {
 // setLocked sets the timer to the time at which the next turn is due.
 func (w *Watchdog) setLocked() {
 	switch wait := w.armed - w.Now(); {
-	case w.turning || w.stopped || w.armed == never:
+	case w.turning || w.stopped || w.armed == Never:
 	case w.timer == nil:
 		w.timer = time.AfterFunc(wait, w.turn)
 	default:
@@ -289,7 +284,10 @@ func (w *Watchdog) turn() {
 	due, ended, old := w.collect()
 	w.tell(ended)
 	w.send(due)
-	w.noticeAge(old)
+	if old != w.toldOld && w.config.Old != nil {
+		w.toldOld = old
+		w.config.Old(old)
+	}
 }
 
 // begin begins a turn, unless one is under way, or w is stopped.
@@ -312,71 +310,58 @@ func (w *Watchdog) end() {
 	w.work.Done()
 }
 
-type endedLease struct {
-	holder Holder
-	why    error
-	failed error // of the last renewal, if it failed
-}
-
 // tell tells the holders that their leases have ended, but not on the goroutine of the turn: an error of the user may not
 // return, or may end the goroutine.
-func (w *Watchdog) tell(ended []endedLease) {
+func (w *Watchdog) tell(ended []*Lease) {
 	for some := range slices.Chunk(ended, renewBatch) {
-		waitgroup.Go(&w.work, func() { each.Do(some, endedLease.tell) })
+		waitgroup.Go(&w.work, func() { each.Do(some, w.tellHolder) })
 	}
 }
 
-// tell tells the holder, also if an error of the user panics meanwhile, or ends the goroutine.
-func (e endedLease) tell() {
-	told := false
+// tellHolder tells the holder of l, also if an error of the user panics meanwhile, or ends the goroutine. The text of the
+// failed renewal may be made by the user's code.
+func (w *Watchdog) tellHolder(l *Lease) {
+	why, told := w.WhyOver(l), false
 	defer func() {
 		if !told {
-			e.holder.LeaseEnded(e.why)
+			l.Holder.LeaseEnded(why)
 		}
 	}()
-	e.holder.LeaseEnded(e.because())
-	told = true
-}
-
-// because returns the cause with which the lease has ended. It is called without a mutex held, because the text of
-// the failed renewal may be made by the user's code.
-func (e endedLease) because() error {
-	if e.failed != nil {
-		return fmt.Errorf("%w: the last renewal failed: %w", e.why, e.failed)
+	cause := why
+	if l.failed != nil {
+		cause = fmt.Errorf("%w: the last renewal failed: %w", why, l.failed)
 	}
-	return e.why
+	l.Holder.LeaseEnded(cause)
+	told = true
 }
 
 // collect removes the leases that have ended, and returns the leases to renew now. It includes renewals that are due
 // a little later (slack), so that the leases of a busy client share pipelines. old reports whether a lease is old.
-func (w *Watchdog) collect() (due []*Lease, ended []endedLease, old bool) {
+func (w *Watchdog) collect() (due, ended []*Lease, old bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.Now()
-	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap, or makes it old
+	for len(w.leases) > 0 { // it ends, because each turn takes a lease out of the heap, asks for it, or makes it old
 		l := w.leases[0]
 		if time.Duration(l.until.Load()) <= now {
-			ended = append(ended, endedLease{l.Holder, w.WhyOver(l), l.failed})
+			ended = append(ended, l)
+			heap.Pop(&w.leases)
 		} else if l.isDueLocked(now) {
 			l.askLocked(now)
 			due = append(due, l)
+			heap.Fix(&w.leases, 0)
 		} else if l.next() > now {
 			break
 		} else {
 			l.old = true // which is what is left
 			heap.Fix(&w.leases, 0)
-			continue
 		}
-		heap.Pop(&w.leases)
-	}
-	for _, l := range due {
-		heap.Push(&w.leases, l)
 	}
 	switch {
 	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
 	case w.armed <= now:
-		w.armed = never // there is nothing to do until a lease is added
+		w.armed = Never // there is nothing to do until a lease is added
 	default:
 		// Short holds come and go. There is one turn, at the time when the last of them would have been due, instead
 		// of one for each of them.
@@ -384,8 +369,8 @@ func (w *Watchdog) collect() (due []*Lease, ended []endedLease, old bool) {
 	return due, ended, slices.ContainsFunc(w.leases, func(l *Lease) bool { return l.old })
 }
 
-// isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so. After askLocked nothing of l is
-// due at the same time any more, so that the next turn is later.
+// isDueLocked reports whether a renewal or a check of l is due, or a renewal nearly so. After askLocked no request
+// for l is due at the same time any more.
 func (l *Lease) isDueLocked(now time.Duration) bool {
 	switch {
 	case l.hasMostRenewals():
@@ -398,7 +383,6 @@ func (l *Lease) isDueLocked(now time.Duration) bool {
 
 // askLocked notes that a renewal or a check of l, which is due, is sent.
 func (l *Lease) askLocked(now time.Duration) {
-	l.old = l.isOldLocked(now) // a lease that was old before it is renewed stays old
 	if l.checkAt > 0 {
 		l.checkAt, l.checkedAt = 0, now
 	}

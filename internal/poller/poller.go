@@ -20,12 +20,12 @@
 //     may be down. A lock is in one request at a time.
 //   - The goroutine ends when no caller waits.
 //   - If Redis does not answer, or refuses the request, the waiters are woken and ask for themselves.
+//   - Nothing is asked after the Client was closed.
 //   - The Client decides how Redis is asked: a Poller knows only the names of locks and the functions of its Config.
 //     Of these, only Spawn is called with the mutex held.
 package poller
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -51,8 +51,6 @@ type Config struct {
 	Sleep func(time.Duration) error
 	// Group returns the group of a name. One request contains only names of one group.
 	Group func(name string) string
-	// Silence returns for how long a ping may be without an answer before its connection counts as silent.
-	Silence func() time.Duration
 	// Look asks Redis which of the locks are free. It checks the first len(fields) locks more closely: fields holds,
 	// for each of these, the fields with which the callers of this process wait for the lock.
 	Look func(names []string, fields [][]string) (free []string, err error)
@@ -90,14 +88,9 @@ type Waiter struct {
 	Wake  chan struct{} // must have room for one wake-up, and must belong to no other Waiter
 	Ahead int           // the number of positions ahead of it at its last attempt
 	Field string        // the field with which it waits
-	Hears Connection    // the connection on which grants are announced to it, or nil
-}
-
-// A Connection is a connection on which messages from Redis arrive.
-type Connection interface {
-	// IsSilent reports whether a message may have been missed, because the Waiter is not subscribed, or because a
-	// ping of the connection has been without an answer for longer than silence.
-	IsSilent(silence time.Duration) bool
+	// IsDeaf reports whether the Waiter may have missed a grant: it is not subscribed, or a ping of its connection has been
+	// without an answer for long. It is called without the mutex held.
+	IsDeaf func() bool
 }
 
 // New returns a Poller. It has a goroutine only while callers wait.
@@ -171,22 +164,14 @@ func (p *Poller) run() {
 		}
 		pause := max(p.config.Every/time.Duration(len(looks)), time.Second/mostLooks)
 		for _, names := range looks {
-			if p.config.Sleep(pause) != nil {
-				ended = true
-				p.end()
+			if ended = p.config.Sleep(pause) != nil; ended {
 				return
 			}
-			if names = p.asks(names); len(names) > 0 {
-				p.config.Spawn(func() { p.look(names, int(closeLooks*pause.Seconds()+rand.Float64())) })
+			if waiters := p.asks(names); len(waiters) > 0 {
+				p.config.Spawn(func() { p.look(waiters, int(closeLooks*pause.Seconds()+rand.Float64())) })
 			}
 		}
 	}
-}
-
-func (p *Poller) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.running = false
 }
 
 // endIfIdle reports whether no caller waits. If so, the next caller starts another goroutine.
@@ -200,8 +185,7 @@ func (p *Poller) endIfIdle() bool {
 // isDue reports whether to poll a lock with these waiters this time. A waiter near the head of the line is enough to
 // notice that the lock is free. If all of those have died, another waiter notices it later.
 func isDue(waiters []Waiter) bool {
-	ahead := slices.MinFunc(waiters, func(a, b Waiter) int { return cmp.Compare(a.Ahead, b.Ahead) }).Ahead
-	return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0
+	return slices.ContainsFunc(waiters, func(w Waiter) bool { return rand.IntN(w.Ahead/NearHead+1) == 0 })
 }
 
 // looks returns the names of the locks to poll this time, in lists that each fit into one request.
@@ -232,9 +216,9 @@ func (p *Poller) looks() (all [][]string) {
 // look wakes the waiters of those locks that are free. The first closely locks are checked for more: their waiters are
 // also woken if the lock is no lock any more, would be released without a message to this process, or was granted to
 // this process with a message that was lost.
-func (p *Poller) look(names []string, closely int) {
+func (p *Poller) look(waiters map[string][]Waiter, closely int) {
+	names, doubtful := doubtfulFirst(waiters)
 	defer p.each(names, func(_ string, of *polled) { of.asked = false }) // also when a hook of the Redis client ends the goroutine
-	names, waiters, doubtful := p.doubtfulFirst(names)
 	closely = min(max(closely, doubtful), len(names))
 	fields := make([][]string, closely)
 	for i, name := range names[:closely] {
@@ -251,36 +235,33 @@ func (p *Poller) look(names []string, closely int) {
 	p.wake(free...)
 }
 
-// asks notes that Redis is about to be asked about names, except those in requests that are under way. It returns the
-// others.
-func (p *Poller) asks(names []string) (others []string) {
+// asks notes that Redis is about to be asked about names, except those in requests that are under way, and returns the
+// waiters of these.
+func (p *Poller) asks(names []string) (waiters map[string][]Waiter) {
+	waiters = make(map[string][]Waiter, len(names))
 	p.each(names, func(name string, of *polled) {
 		if of.asked {
 			return
 		}
-		others, of.asked = append(others, name), true
+		waiters[name], of.asked = slices.Clone(of.waiters), true
 		if of.latest.Asked.IsZero() {
 			of.latest.Asked = time.Now()
 		}
 	})
-	return others
+	return waiters
 }
 
-// doubtfulFirst returns names, sorted so that locks whose waiters may have missed a message come first, the number of
-// these, and the waiters of all locks.
-func (p *Poller) doubtfulFirst(names []string) (sorted []string, waiters map[string][]Waiter, doubtful int) {
-	waiters = make(map[string][]Waiter, len(names))
-	p.each(names, func(name string, of *polled) { waiters[name] = slices.Clone(of.waiters) })
-	silence := p.config.Silence()
-	var rest []string
-	for _, name := range names {
-		if slices.ContainsFunc(waiters[name], func(s Waiter) bool { return s.Hears != nil && s.Hears.IsSilent(silence) }) {
-			sorted = append(sorted, name)
-		} else {
-			rest = append(rest, name)
+// doubtfulFirst returns the names of locks with these waiters, those first whose waiters may have missed a message, and
+// the number of these.
+func doubtfulFirst(waiters map[string][]Waiter) (names []string, doubtful int) {
+	for name, all := range waiters {
+		names = append(names, name)
+		if slices.ContainsFunc(all, func(s Waiter) bool { return s.IsDeaf() }) {
+			names[doubtful], names[len(names)-1] = name, names[doubtful]
+			doubtful++
 		}
 	}
-	return append(sorted, rest...), waiters, len(sorted)
+	return names, doubtful
 }
 
 func (p *Poller) wake(names ...string) {

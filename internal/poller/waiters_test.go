@@ -19,7 +19,6 @@ import (
 // A pollerBench has a Poller whose Redis finds no lock free, unless the test says otherwise.
 type pollerBench struct {
 	*Poller
-	t      *testing.T
 	mu     sync.Mutex   // guards below
 	names  [][]string   // of each request
 	fields [][][]string // of each request
@@ -28,8 +27,8 @@ type pollerBench struct {
 	closed error // of each Sleep
 }
 
-func newPollerBench(t *testing.T) *pollerBench {
-	b := &pollerBench{t: t}
+func newPollerBench() *pollerBench {
+	b := new(pollerBench)
 	b.Poller = New(Config{
 		Every: time.Second,
 		Spawn: func(f func()) { go f() },
@@ -39,8 +38,7 @@ func newPollerBench(t *testing.T) *pollerBench {
 			defer b.mu.Unlock()
 			return b.closed
 		},
-		Group:   func(string) string { return "" },
-		Silence: func() time.Duration { return time.Second },
+		Group: func(string) string { return "" },
 		Look: func(names []string, fields [][]string) ([]string, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -62,8 +60,6 @@ func (b *pollerBench) set(f func()) {
 func (b *pollerBench) close() {
 	b.set(func() { b.closed = errors.New("closed") })
 	rounds(2)
-	running, _ := b.Running()
-	assert.False(b.t, running)
 }
 
 // polls returns the names of the requests since the last call, and the fields.
@@ -81,7 +77,9 @@ func rounds(n int) {
 	synctest.Wait()
 }
 
-func waiter() Waiter { return Waiter{Wake: make(chan struct{}, 1), Field: "field"} }
+func waiter() Waiter {
+	return Waiter{Wake: make(chan struct{}, 1), Field: "field", IsDeaf: func() bool { return false }}
+}
 
 // woken reports whether w has a wake-up, and takes it.
 func woken(w Waiter) bool {
@@ -96,7 +94,7 @@ func woken(w Waiter) bool {
 // All waiters of a lock that is free are woken, and no others. If Redis does not answer, all are.
 func TestPollerWakesTheWaitersOfFreeLocksOrAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		one, two, other := waiter(), waiter(), waiter()
 		defer b.Watch("x", one)()
 		defer b.Watch("x", two)()
@@ -113,11 +111,10 @@ func TestPollerWakesTheWaitersOfFreeLocksOrAll(t *testing.T) {
 	})
 }
 
-// The goroutine ends when no caller waits, or when its sleep is cut short. The next caller that waits starts another
-// one.
+// The goroutine ends when no caller waits. The next caller that waits starts another one.
 func TestPollerBeginsAgainAfterItsGoroutineHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		for range 2 {
 			stop := b.Watch("x", waiter())
 			rounds(3)
@@ -130,29 +127,13 @@ func TestPollerBeginsAgainAfterItsGoroutineHasEnded(t *testing.T) {
 			assert.Zero(t, locks)
 			b.polls()
 		}
-
-		b.set(func() { b.closed = errors.New("a hook has ended the goroutine") })
-		stop := b.Watch("x", waiter())
-		rounds(3)
-		running, _ := b.Running()
-		assert.False(t, running, "the goroutine has ended")
-		polls, _ := b.polls()
-		assert.Empty(t, polls)
-		b.set(func() { b.closed = nil })
-		defer b.Watch("y", waiter())()
-		rounds(3)
-		polls, _ = b.polls()
-		require.NotEmpty(t, polls, "polls for another caller")
-		assert.ElementsMatch(t, []string{"x", "y"}, polls[0])
-		stop()
-		b.close()
 	})
 }
 
 // The waiters are polled for although a hook of the Redis client has ended the goroutine.
 func TestPollerGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		look, looks := b.config.Look, 0
 		b.config.Look = func(names []string, fields [][]string) ([]string, error) {
 			if looks++; looks <= 2 {
@@ -174,7 +155,7 @@ func TestPollerGoesOnAfterAHookHasEndedItsGoroutine(t *testing.T) {
 // A server that does not answer delays no poll of a lock on another one, and is asked about each of its locks once.
 func TestPollerDoesNotWaitForAServerThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		look, hung, answer := b.config.Look, 0, make(chan struct{})
 		b.config.Group = func(name string) string { return name }
 		b.config.Look = func(names []string, fields [][]string) ([]string, error) {
@@ -205,21 +186,16 @@ func TestPollerDoesNotWaitForAServerThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A connection that is silent, or not.
-type connection bool
-
-func (c connection) IsSilent(time.Duration) bool { return bool(c) }
-
 // Locks whose waiters may have missed a message are all looked at closely each time, with the fields of all their
 // waiters.
 func TestPollerLooksCloselyWhereAMessageMayBeMissed(t *testing.T) {
 	const doubtful = 3 * closeLooks
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		for i := range 2 * doubtful {
 			for _, field := range []string{"a", "b"} {
 				w := waiter()
-				w.Field, w.Hears = field, connection(i < doubtful && field == "b")
+				w.Field, w.IsDeaf = field, func() bool { return i < doubtful && field == "b" }
 				defer b.Watch(fmt.Sprint(i), w)()
 			}
 		}
@@ -243,7 +219,7 @@ func TestPollerLooksCloselyWhereAMessageMayBeMissed(t *testing.T) {
 // A waiter that was far back polls as often as one near the head after a while, because those ahead may have left.
 func TestPollerOfAWaiterThatWasFarBackIsNotRareForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newPollerBench(t)
+		b := newPollerBench()
 		w := waiter()
 		w.Ahead = 1000 * NearHead
 		defer b.Watch("x", w)()

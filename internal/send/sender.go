@@ -97,22 +97,6 @@ func New(c Config) *Sender {
 // Healthy reports whether the last call was answered.
 func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
 
-// Mutexes returns all mutexes of s by name, for tests which check that the user's code never runs while one is held.
-func (s *Sender) Mutexes() map[string]*sync.Mutex {
-	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
-	if b := s.batches; s.config.Batch {
-		all["batches"], all["limit of batches"] = &b.mu, &b.limit.mu
-	}
-	if t, ok := s.config.Bounded.(*Timed); ok {
-		all["limit of bounded calls"] = &t.limit.mu
-	}
-	s.homes.Range(func(home, b any) bool {
-		all["batches of "+home.(string)] = &b.(*batches).mu
-		return true
-	})
-	return all
-}
-
 // A Request is what a caller asks for. Do sends requests that may run twice, and Once sends the others.
 type Request struct {
 	Call      Call

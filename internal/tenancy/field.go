@@ -2,15 +2,15 @@
 // have in Redis. It is the part of the engine that can be read, and tested in all orders of events, by itself.
 //
 // A Claim (claim.go) is what one call wants of a lock for its owner, and a Hold (hold.go) is what the owner has of it
-// after that. Leftovers (leftovers.go) are what the attempts to acquire it may have left in Redis. A Field (this file)
-// has the facts of one field: who uses it in this process, and for how long Redis may have it.
+// after that. A Field (this file) has the facts of one field: who uses it in this process, and for how long Redis may
+// have it.
 //
 // A field is the holder ID of one acquire operation. It may pass from one hold to the next: by a hand-off, or by the
 // place that a caller leaves in the line. All who have it refer to the same Field, so
 // what one of them learns is known to the others. These questions are answered here, and only here:
 //
 //   - InUse: may the field be deleted? When its last user has left.
-//   - Reach.End: when has it expired at the latest?
+//   - Reach.End: in how long has it expired at the latest?
 //   - Reach.Longest: which lease may it have, or still get?
 //   - Reach.IsSettled: does a request that sets the lease have the last word?
 //
@@ -65,28 +65,24 @@ func (f *Field) Expires() time.Duration { return f.expires }
 
 // A Reach is how far the lease of a field may reach: what requests have made of it, or may make of it.
 type Reach struct {
-	Now     time.Duration
-	Expires time.Duration // that of the Field
+	Rest    time.Duration // until the Field expires
 	Renewal time.Duration // the lease that a renewal may set which is under way, or which the watchdog is going to send; 0: none
 	Late    time.Duration // the longest lease that a request may set which no caller waits for; 0: none
 	LateBy  time.Duration // for how long from now on such a request may run
 }
 
-// End returns when the lease has expired at the latest, even if all requests that may still run set their leases. It is
-// not in the past.
+// End returns in how long the lease has expired at the latest, even if all requests that may still run set their leases.
+// It is not negative.
 func (r Reach) End() time.Duration {
-	end := max(r.Expires, r.Now)
-	if r.Renewal > 0 {
-		end = max(end, r.Now+r.Renewal)
-	}
+	end := max(r.Rest, r.Renewal, 0)
 	if r.Late > 0 {
-		end = max(end, r.Now+r.LateBy+r.Late)
+		end = max(end, r.LateBy+r.Late)
 	}
 	return end
 }
 
 // Longest returns the longest lease, counted from now, that the field has or may still get; 0: none.
-func (r Reach) Longest() time.Duration { return max(r.Expires-r.Now, r.Renewal, r.Late) }
+func (r Reach) Longest() time.Duration { return max(r.Rest, r.Renewal, r.Late) }
 
 // IsSettled reports whether no request that was sent may still set the lease.
 func (r Reach) IsSettled() bool { return r.Renewal == 0 && r.Late == 0 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -105,9 +106,9 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 			c, err := New(row.rdb, row.opts...)
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, c.Close()) })
-			mutexes := locktest.EngineOf(c).Probe().Sender().Mutexes()
-			assert.Equal(t, row.batches, mutexes["batches"] != nil, "batches")
-			assert.Equal(t, row.bounded, mutexes["limit of bounded calls"] != nil, "bounded calls")
+			config := reflect.ValueOf(locktest.EngineOf(c).Probe().Sender()).Elem().FieldByName("config")
+			assert.Equal(t, row.batches, config.FieldByName("Batch").Bool(), "batches")
+			assert.Equal(t, row.bounded, !config.FieldByName("Bounded").IsNil(), "bounded calls")
 		})
 	}
 }

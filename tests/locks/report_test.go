@@ -25,6 +25,7 @@ import (
 	"github.com/relock-go/relock/internal/locktest"
 	"github.com/relock-go/relock/internal/record"
 	"github.com/relock-go/relock/internal/report"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -70,8 +71,17 @@ const shortWarning = 100 * time.Millisecond
 // add adds the mutexes of c to w.
 func (w *mutexWatch) add(name string, c *Client) {
 	e := reflect.ValueOf(locktest.EngineOf(c)).Elem()
-	mutexes := locktest.EngineOf(c).Probe().Sender().Mutexes()
+	mutexes := make(map[string]*sync.Mutex)
 	mutexesOf("", e, mutexes)
+	sender := e.FieldByName("sender").Elem()
+	if timed := sender.FieldByName("config").FieldByName("Bounded"); !timed.IsNil() {
+		mutexes["limit of bounded calls"] = mutexOf(timed.Elem().Elem().FieldByName("limit"))
+	}
+	homes := (*sync.Map)(sender.FieldByName("homes").Addr().UnsafePointer())
+	homes.Range(func(home, batches any) bool {
+		mutexes["batches of "+home.(string)] = mutexOf(reflect.ValueOf(batches).Elem())
+		return true
+	})
 	mutexes["pending"] = inside.Of(c).Votes
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +141,8 @@ func mutexesOf(name string, v reflect.Value, all map[string]*sync.Mutex) {
 			all[name] = mutexOf(v)
 		case f.Kind() == reflect.Struct:
 			mutexesOf(name, f, all)
-		case f.Kind() == reflect.Pointer && strings.HasSuffix(v.Type().PkgPath(), "/engine") && strings.Contains(f.Type().Elem().PkgPath(), "/internal/"):
+		case f.Kind() == reflect.Pointer && (strings.HasSuffix(v.Type().PkgPath(), "/engine") || v.Type() == reflect.TypeFor[send.Sender]()) &&
+			strings.Contains(f.Type().Elem().PkgPath(), "/internal/"):
 			mutexesOf(name, f.Elem(), all)
 		}
 	}

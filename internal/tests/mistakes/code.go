@@ -87,7 +87,7 @@ var Code = []Mistake{
 	{
 		Name: "endUntold", File: "internal/lease/watchdog.go",
 		Omits:   "A holder is told when its lease has ended.",
-		Changes: []Change{{"e.holder.LeaseEnded(e.because())", "_ = e.because()"}},
+		Changes: []Change{{"l.Holder.LeaseEnded(cause)", "_ = cause"}},
 	},
 	{
 		Name: "guardGoesOn", File: "internal/guard/guard.go",
@@ -186,9 +186,9 @@ var Code = []Mistake{
 		Changes: []Change{{"a.Late, a.Share = mayRun && a.HoldCount == 1, e.shareTime()", "a.Share = e.shareTime()"}},
 	},
 	{
-		Name: "tryUndoesNothing", File: "internal/tenancy/leftovers.go",
+		Name: "tryUndoesNothing", File: "internal/engine/acquire.go",
 		Omits:   "A try without an answer is rolled back.",
-		Changes: []Change{{"l.tries += unknown", ""}},
+		Changes: []Change{{"answer.Unknown > 0 || ", ""}},
 	},
 	{
 		Name: "sleepsForEver", File: "internal/engine/acquire.go",
@@ -235,7 +235,7 @@ var Code = []Mistake{
 	{
 		Name: "headLooks", File: "internal/poller/poller.go",
 		Omits:   "More places than the first one look at the lock.",
-		Changes: []Change{{"return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0", "return ahead == 0"}},
+		Changes: []Change{{"return rand.IntN(w.Ahead/NearHead+1) == 0", "return w.Ahead == 0"}},
 	},
 	{
 		Name: "lookoutEndsForGood", File: "internal/poller/poller.go",
