@@ -82,22 +82,12 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	if len(all) == 0 || c.in().labelsForbidden.Load() {
 		return
 	}
-	cmds, answered := make(map[string]*redis.SliceCmd), make(chan struct{})
-	c.engine().Spawn(func() {
-		defer close(answered)
-		_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
-			for id := range all {
-				cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
-			}
-		})
+	cmds := make(map[string]*redis.SliceCmd)
+	_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
+		for id := range all {
+			cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
+		}
 	})
-	select {
-	case <-answered:
-	case <-time.After(labelTime): // the Redis client may look at its own timeouts only
-		return
-	case <-ctx.Done():
-		return
-	}
 	for id, cmd := range cmds {
 		var is struct {
 			Label string `redis:"label"`

@@ -212,9 +212,9 @@ type LostEvent struct {
 // userEvents passes the events of the engine to the Logger and the Observer of the user.
 type userEvents struct {
 	log      *slog.Logger
-	observer Observer // nil if the Client has none
-	told     sync.Map // the warnings about subscriptions, each of which is logged once
-	userCode          // the Observer
+	observer Observer  // nil if the Client has none
+	told     sync.Once // a subscription was refused, which was logged
+	userCode           // the Observer
 }
 
 // Report implements engine.Events.
@@ -253,20 +253,19 @@ func (e *userEvents) LossesOmitted(n int) {
 }
 
 func (e *userEvents) SubscriptionRefused(channel string, err error) {
-	text := "relock: Redis refuses the subscription to lock releases: waiters poll at the poll interval instead"
-	switch {
-	case errors.Is(err, wake.ErrUnanswered):
-		text = "relock: Redis, or a proxy before it, does not answer subscriptions to lock releases: " +
-			"waiters poll at the poll interval instead"
-	case strings.Contains(err.Error(), "unsubscribe'"):
-		text = "relock: Redis refuses to end subscriptions: channels stay subscribed while the connection is open"
-	case send.Forbidden(err):
-		text += "; grant this user access to the channels redisson_*, and the command subscribe"
-	}
-	if _, told := e.told.LoadOrStore(text, true); told {
-		return
-	}
-	e.log.Warn(text, "channel", cutName(channel), "error", err)
+	e.told.Do(func() {
+		text := "relock: Redis refuses the subscription to lock releases: waiters poll at the poll interval instead"
+		switch {
+		case errors.Is(err, wake.ErrUnanswered):
+			text = "relock: Redis, or a proxy before it, does not answer subscriptions to lock releases: " +
+				"waiters poll at the poll interval instead"
+		case strings.Contains(err.Error(), "unsubscribe'"):
+			text = "relock: Redis refuses to end subscriptions: channels stay subscribed while the connection is open"
+		case send.Forbidden(err):
+			text += "; grant this user access to the channels redisson_*, and the command subscribe"
+		}
+		e.log.Warn(text, "channel", cutName(channel), "error", err)
+	})
 }
 
 func (e *userEvents) SlowHold(s engine.Subject, held time.Duration, stack []uintptr) {

@@ -25,18 +25,12 @@ import (
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
-	"github.com/relock-go/relock/internal/opaque"
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	// redPause is about how long a RedLock waits after a round that it lost although some nodes granted it. The pause
-	// is random, so that the same competitors do not meet again.
-	redPause = 30 * time.Millisecond
-
-	// blindPoll is how often a RedLock asks nodes that announce no releases: nodes that are down, and foreign Lockers.
-	blindPoll = 250 * time.Millisecond
-)
+// redPause is about how long a RedLock waits after a round that it lost although some nodes granted it. The pause is
+// random, so that the same competitors do not meet again.
+const redPause = 30 * time.Millisecond
 
 var (
 	errTaken        = errors.New("another owner holds it")
@@ -93,13 +87,11 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	var names, ids []string
 	for _, m := range members { // a node that is one lock has the timeout of its Client
 		n := &redNode{
-			Locker:    m.Locker,
-			id:        fmt.Sprintf("%p", m.Locker),
-			timeout:   c.nodeTimeout,
-			locks:     flat([]member{m}, false),
-			unhealthy: opaque.To(new(atomic.Bool)),
+			Locker:  m.Locker,
+			id:      fmt.Sprintf("%p", m.Locker),
+			timeout: c.nodeTimeout,
+			locks:   flat([]member{m}, false),
 		}
-		n.announced = !slices.ContainsFunc(n.locks, func(m member) bool { return m.channel() == "" })
 		admission := contract.Exclusive
 		if r := m.in.record(); r != nil {
 			n.id, n.timeout, admission = fmt.Sprint(m.in.client.ID(), r.Traits().ID), m.in.client.nodeTimeout, r.Traits().Admission
@@ -110,6 +102,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 		l.nodes, l.grace = append(l.nodes, n), max(l.grace, n.timeout)
 		names, ids = append(names, m.Name()), append(ids, n.id)
 	}
+	l.grace += send.MinWait / 4
 	l.traits.ID = contract.LockID{
 		Name: strings.Join(slices.Compact(names), ","),
 		Half: strings.Join(slices.Sorted(slices.Values(ids)), ","),
@@ -157,17 +150,15 @@ type redLock struct {
 	client *Client
 	nodes  []*redNode
 	needed int           // a majority
-	grace  time.Duration // how long a round waits for the answer of a node that it does not need
+	grace  time.Duration // after which every node that keeps to its timeout has answered
 }
 
 // A redNode is one of the locks that a RedLock consists of.
 type redNode struct {
 	Locker
-	id        string
-	timeout   time.Duration
-	locks     []member                    // of which it consists
-	announced bool                        // its releases are
-	unhealthy opaque.Pointer[atomic.Bool] // the node did not answer the last time
+	id      string
+	timeout time.Duration
+	locks   []member // of which it consists
 }
 
 // channel returns the channel on which a release of m is announced, or "" if it is not.
@@ -287,7 +278,10 @@ func (v *redVote) Ask(p *send.Wait, a contract.Attempt) (status contract.Status,
 	for i := range l.nodes {
 		r.ask(i, v.nodeAsker(p.Ctx, i, a))
 	}
-	err = r.collectGrants(&patient, sent)
+	err = r.collect(&patient, l.grace, r.won)
+	if r.won() { // a node whose answer is a little late would stay free for a competitor
+		err = r.collect(&patient, time.Since(sent)+l.grace/8, nil)
+	}
 	if err != nil && err != errTimeUp {
 		if !r.won() { // more nodes than may be missing may have answered that others hold the lock
 			_, refused, _ = l.lostRound(a, r)
@@ -359,22 +353,15 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
 		return contract.Gone, engine.Refusal{}, nil
 	}
-	taken, final := 0, 0
+	final := 0
 	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks"}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
-		case err == errTaken && l.nodes[i].announced:
-			taken++
-			r.Taken = append(r.Taken, i)
 		case err == errTaken:
-			taken++
-			r.Wait = blindPoll
-		default:
-			r.Wait = blindPoll
-			if !transient(err) || errors.Is(err, ErrClosed) {
-				final++
-			}
+			r.Taken = append(r.Taken, i)
+		case !transient(err), errors.Is(err, ErrClosed):
+			final++
 		}
 	}
 	if final > spare {
@@ -389,7 +376,7 @@ func (l *redLock) lostRound(a contract.Attempt, v *round) (contract.Status, engi
 	switch {
 	case v.won():
 		r.Cause = fmt.Errorf("%w: %w", errInVain, v.QuorumError)
-	case taken <= spare:
+	case len(r.Taken) <= spare:
 		r.Cause = v.QuorumError
 	}
 	return contract.Busy, r, nil
@@ -514,8 +501,5 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 			return err
 		})
 	}
-	return r, r.collect(p, l.limit(), nil)
+	return r, r.collect(p, l.grace, nil)
 }
-
-// limit returns the time after which every node that keeps to its timeout has answered.
-func (l *redLock) limit() time.Duration { return l.grace + send.MinWait/4 }

@@ -89,36 +89,8 @@ func (r *round) count(target error) int {
 	return n
 }
 
-// unhealthy returns how many nodes have not answered, and did not answer the last time either.
-func (r *round) unhealthy() int {
-	n := 0
-	for i, err := range r.Answers {
-		if err == errNotAsked && r.lock.nodes[i].unhealthy.Get().Load() {
-			n++
-		}
-	}
-	return n
-}
-
 // failed returns r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (r *round) failed() error {
 	send.LogPanic(r.lock.client.engine().Log, r.QuorumError)
 	return r.QuorumError
-}
-
-// collectGrants collects the answers of a round that was sent at this time, until it is won or lost. The error is
-// errTimeUp if the end of the wait has cut it short. A node whose answer is a little late would stay free for a
-// competitor. So the missing nodes of a round that is won get some more time, except for nodes that did not answer the
-// last time either.
-func (r *round) collectGrants(p *send.Wait, sent time.Time) error {
-	l := r.lock
-	err := r.collect(p, l.limit(), r.won)
-	if r.won() && (err == nil || err == errTimeUp) {
-		late := r.unhealthy()
-		more := r.collect(p, time.Since(sent)+l.grace/8, func() bool { return r.missing <= late })
-		if more != nil && more != errTimeUp {
-			return more
-		}
-	}
-	return err
 }

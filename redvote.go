@@ -142,7 +142,6 @@ func (v *redVote) tryNode(ctx context.Context, i int, a contract.Attempt, earlie
 		return ErrLockLost
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	n.unhealthy.Get().Store(err != nil)
 	switch said := redis.Error(nil); {
 	case err == nil && !ok:
 		return errTaken
@@ -299,7 +298,9 @@ func (l *redLock) Listen(nodes []int) []*wake.Listener {
 	var all []*wake.Listener
 	for _, i := range nodes {
 		for _, m := range l.nodes[i].locks {
-			all = append(all, m.in.client.engine().Hub().JoinFor(signal, m.channel()))
+			if channel := m.channel(); channel != "" {
+				all = append(all, m.in.client.engine().Hub().JoinFor(signal, channel))
+			}
 		}
 	}
 	return all

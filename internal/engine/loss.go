@@ -5,7 +5,7 @@ package engine
 // Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
 // hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the reporter reports the
 // loss, once. The loss of a hold that no call has told is not reported. Of many losses, which have one cause, the log gets
-// at most report.MostLines lines in any second; the others are counted.
+// at most report.MostLines lines in a second; the others are counted.
 
 import (
 	"context"
@@ -174,7 +174,7 @@ func (e *Engine) tellLoss(s Subject, held time.Duration, loss, cause error) {
 
 // tellOmittedLosses reports how many losses were left out.
 func (e *Engine) tellOmittedLosses() {
-	if n := e.losses.Omitted(e.watchdog.Now()); n > 0 {
+	if n := e.losses.Omitted(); n > 0 {
 		e.Events.LossesOmitted(n)
 	}
 }

@@ -67,7 +67,7 @@ func losing(l *lossLog) with {
 	return func(c *Config) { l.Events, c.Events = c.Events, l }
 }
 
-// Thousands of locks that are lost together, and others after them, are ten lines in any second. The Observer hears of
+// Thousands of locks that are lost together, and others after them, are ten lines in a second. The Observer hears of
 // each of them.
 func TestThousandsOfLossesAreTenLinesASecond(t *testing.T) {
 	t.Parallel()

@@ -30,10 +30,9 @@ func New(c Config, sending send.Config) *Engine {
 		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
 	e.sender = send.New(sending)
 	e.fields.id = e.ID
-	e.losses = report.NewLineLimit()
 	e.hints = e.newHints()
 	e.watchdog = e.newWatchdog()
-	e.slowBegins = (&slowWatch{Engine: e, lines: report.NewLineLimit()}).begins
+	e.slowBegins = (&slowWatch{Engine: e}).begins
 	return e
 }
 

@@ -10,7 +10,7 @@ import (
 // One of the lines of a second is kept for the number of those that were left out, so that it comes with them.
 func TestLeftOutLinesAreCountedAtOnce(t *testing.T) {
 	t.Parallel()
-	l := NewLineLimit()
+	var l LineLimit
 	assert.Zero(t, l.More(0), "nothing was left out")
 	for i := range 15 {
 		assert.Equal(t, i < MostLines-1, l.Allows(0, true), "line %d", i)
