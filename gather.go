@@ -26,6 +26,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -67,6 +68,7 @@ type gathering struct {
 type part struct {
 	member
 	held   bool
+	found  bool            // askAll has found it busy
 	guard  context.Context // of the hold
 	report engine.Report   // the outcome of the last attempt
 }
@@ -109,6 +111,7 @@ func (g *gathering) gather() (progress, error) {
 // pass asks for all locks once. If it gets all, it completes the call; otherwise it waits for the first one that it does
 // not get, if the caller waits, and returns its index; or -1 if there is none, or an error.
 func (g *gathering) pass() (first int, out progress, err error) {
+	asked := time.Now()
 	_ = g.giveBack(g.lost())
 	apart := slices.ContainsFunc(g.parts, func(p *part) bool { return p.held })
 	if err = g.askAll(); err != nil {
@@ -119,7 +122,7 @@ func (g *gathering) pass() (first int, out progress, err error) {
 	case first < 0:
 		out, err = g.complete(apart)
 	case g.request.Wait != 0:
-		out, err = g.await(first)
+		out, err = g.await(first, asked)
 	}
 	return first, out, err
 }
@@ -164,6 +167,7 @@ func (g *gathering) askAll() error {
 		if e == send.ErrHookExited { // no answer: it ends the goroutine of the caller when the call waits for this lock
 			e = nil
 		}
+		p.found = e == nil
 		if e != nil && (g.request.Wait == 0 || p.held || over && p == g.parts[first] || isFinal(e)) {
 			p.tellFailure()
 			return e
@@ -198,8 +202,9 @@ func (g *gathering) inOrder() (progress, error) {
 	return g.complete(true)
 }
 
-// await gives back what comes behind lock i, and waits for lock i in its queue.
-func (g *gathering) await(i int) (out progress, err error) {
+// await gives back what comes behind lock i, which the call has asked for at the time asked, and waits for lock i in its
+// queue.
+func (g *gathering) await(i int, asked time.Time) (out progress, err error) {
 	p := g.parts[i]
 	_ = g.giveBack(g.parts[i+1:]) // a release that is not confirmed goes on in the background
 	if g.isOver(0) {
@@ -211,11 +216,27 @@ func (g *gathering) await(i int) (out progress, err error) {
 		r.Wait = max(0, time.Until(r.AnswerBy))
 	}
 	defer g.meanwhile(i)()
+	found := p.found
 	if out, err = g.acquire(p, r); out != busy {
 		return out, err
 	}
 	p.tellFailure()
+	if found && time.Since(asked) < send.MinWait {
+		err = g.stillBusy(err)
+	}
 	return busy, err
+}
+
+// stillBusy returns the error of a wait that has ended with err, so soon that the answer before it is the newest fact:
+// that the lock is busy.
+func (g *gathering) stillBusy(err error) error {
+	switch {
+	case g.ctx.Err() != nil && err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrClosed):
+		return fmt.Errorf("%w: %w", err, ErrBusy)
+	case errors.Is(err, engine.ErrNoAnswer) && g.isOver(0):
+		return nil
+	}
+	return err
 }
 
 // meanwhile looks after the locks before lock i until stop is called: it extends their explicit leases, and when the

@@ -262,10 +262,10 @@ func (h *handle) ttl(ctx context.Context, op string) (time.Duration, error) {
 }
 
 // ForceUnlock releases the lock, whichever owner holds it, and reports whether it was held. It is a tool for operators:
-// the holder is not asked, and may still be working. If it uses another Client of this package, that is told by a
-// message. The Client of the holder asks Redis, and cancels the contexts of the hold, usually within two round trips. It
-// listens for such messages while one of its holds is older than a second, unless it renews them more often than that:
-// then its next renewal tells it.
+// the holder is not asked, and may still be working. A holder that uses this Client loses the lock at once. Another
+// Client of this package is told by a message, asks Redis, and cancels the contexts of the hold, usually within two
+// round trips. It listens for such messages while one of its holds is older than a second, unless it renews them more
+// often than that: then its next renewal tells it.
 //
 // The message may be lost, or not allowed (see docs/security.md), and it is not sent to Java services, nor for a name
 // of more than 1 KiB. Then the holder notices at its next renewal, a third of the watchdog timeout later at most. A

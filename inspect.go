@@ -92,7 +92,7 @@ type Contender struct {
 	// may share its entry. If Client is "", Owner is the same as Field, or "permit ID" for a Java permit.
 	Owner string
 	// Label and Host are the label and the host name of the process: see [WithLabel]. They are "" for a Client without
-	// a label, for a Java service, and if Redis does not return them.
+	// a label, for a Java service, and if Redis does not return them within a second.
 	Label, Host string
 }
 

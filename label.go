@@ -83,11 +83,16 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 		return
 	}
 	cmds := make(map[string]*redis.SliceCmd)
-	_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
-		for id := range all {
-			cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
-		}
-	})
+	ask := func() {
+		_ = c.askLabels(ctx, func(ctx context.Context, p redis.Pipeliner) {
+			for id := range all {
+				cmds[id] = p.HMGet(ctx, record.ClientKey(id), "label", "host")
+			}
+		})
+	}
+	if !c.engine().Within(ctx, labelTime, ask) { // the Redis client may look at its own timeouts only
+		return
+	}
 	for id, cmd := range cmds {
 		var is struct {
 			Label string `redis:"label"`

@@ -466,7 +466,7 @@ func (l *redLock) Inspect(field string) call {
 
 // free releases all nodes, and ends the holds of this process.
 func (l *redLock) free(ctx context.Context) (bool, error) {
-	return l.client.engine().ForceBy(l, func() (bool, error) {
+	return l.client.engine().ForceBy(ctx, l, func() (bool, error) {
 		var freed atomic.Bool
 		r, err := l.askAll(ctx, func(ctx context.Context, i int) error {
 			was, err := l.nodes[i].ForceUnlock(ctx)

@@ -20,6 +20,7 @@ package engine
 //  6. A hold that was granted is valid from the time before its attempt was sent.
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -225,23 +226,16 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 // whose time is up has send.MinWait for its last attempt and the rollback together.
 func (a *acquireOp) rollback(err error) {
 	a.givenUp.Store(true)
-	undone := make(chan struct{})
-	a.engine.workers.Spawn(func() {
-		defer close(undone)
+	var most time.Duration
+	if err != nil && (a.place.enqueued || err == errRestart || errors.Is(err, send.ErrNotSynced) || errors.Is(err, ErrLate)) {
+		most = send.MinWait // others wait behind the attempt, or its record is certainly there
+		if !a.Deadline.IsZero() {
+			most = min(most, time.Until(a.Deadline.Add(send.MinWait)))
+		}
+	}
+	a.engine.workers.Within(context.Background(), most, func() {
 		a.engine.undo(a.Ctx, a.target.hold.commands(), a.target.Attempt, nil) // 5
 	})
-	if err == nil || !a.place.enqueued && err != errRestart &&
-		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
-		return
-	}
-	most := send.MinWait
-	if !a.Deadline.IsZero() {
-		most = min(most, time.Until(a.Deadline.Add(send.MinWait)))
-	}
-	select { // others wait behind the attempt, or its record is certainly there
-	case <-undone:
-	case <-time.After(most):
-	}
 }
 
 // conclude notes the outcome of the operation, and unlocks the owner mutex of the hold.

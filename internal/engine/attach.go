@@ -114,15 +114,7 @@ func (a *attachBackend) dismissLocked(res Answer) { a.refused = res.Status == co
 
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {
-	e, done := a.engine, make(chan struct{})
-	e.workers.Spawn(func() {
-		defer close(done)
-		a.putBack()
-	})
-	select {
-	case <-done:
-	case <-time.After(send.MinWait):
-	}
+	a.engine.workers.Within(context.Background(), send.MinWait, a.putBack)
 }
 
 // putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for

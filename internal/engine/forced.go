@@ -8,8 +8,8 @@ package engine
 // itself, any client may have sent it, and it may be lost. Without it a holder notices at its next renewal,
 // for example if it was lost while the connection was replaced.
 //
-// A Client that releases a lock of its own needs no hint: it checks its records as after one, whether or not the request
-// was answered. If Redis runs the request when its caller has left, no holder is told.
+// A Client that releases a lock of its own needs no hint: it checks its records at once, whether or not the request was
+// answered. If Redis runs the request when its caller has left, no holder is told.
 //
 // A Client subscribes to its channel while it has a hold that is old: see internal/lease/check.go and internal/hints.
 
@@ -18,6 +18,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/hints"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -34,7 +35,7 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(kind, func() (freed bool, err error) {
+	return e.ForceBy(ctx, kind, func() (freed bool, err error) {
 		// In a batch, it would be given up when it is sent again otherwise.
 		request := send.Request{Call: kind.Force(seen...), Long: true}
 		for range mostForced {
@@ -54,12 +55,15 @@ func (e *Engine) Force(ctx context.Context, kind contract.Record, seen ...string
 }
 
 // ForceBy calls force, which releases kind in Redis. A request that fails may have run, and goroutines of this process
-// may acquire kind during the call. So the holds of this process are checked afterwards.
-func (e *Engine) ForceBy(kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
+// may acquire kind during the call. So ForceBy has the holds of this process checked, and waits for that, but not for
+// long: Redis may be unreachable now.
+func (e *Engine) ForceBy(ctx context.Context, kind contract.Lock, force func() (freed bool, err error)) (bool, error) {
 	freed, err := force()
-	if freed || send.MayHaveActed(err) {
-		e.checkHolds(kind.Traits().ID.Name)
+	if !freed && !send.MayHaveActed(err) {
+		return freed, err
 	}
+	all := e.forcedNow(kind.Traits().ID.Name)
+	e.workers.Within(ctx, send.MinWait, func() { e.watchdog.CheckNow(all) })
 	return freed, err
 }
 
@@ -71,17 +75,26 @@ func (e *Engine) newHints() *hints.Channel {
 	})
 }
 
-// checkHolds has the watchdog check the records of the lock called name. A hold whose request is under way, or that was
-// granted and whose goroutine has not run since, is checked when it begins: see checkIfForcedLocked.
+// checkHolds has the watchdog check the holds of the lock called name.
 func (e *Engine) checkHolds(name string) {
+	for _, l := range e.forcedNow(name) {
+		e.watchdog.Check(l)
+	}
+}
+
+// forcedNow notes that the lock called name was released by force, and returns the leases that this process has of it.
+// A hold whose request is under way, or that was granted and whose goroutine has not run since, is checked when it
+// begins: see checkIfForcedLocked.
+func (e *Engine) forcedNow(name string) (all []*lease.Lease) {
 	s := e.retain(name)
 	defer s.release()
 	s.Lock()
 	defer s.Unlock()
 	s.forced = e.watchdog.Now()
 	for h := range s.holds.all() {
-		if h.Holds() {
-			e.watchdog.Check(&h.record.lease)
+		if h.Holds() && h.index == 0 { // h is the first hold of the record
+			all = append(all, &h.record.lease)
 		}
 	}
+	return all
 }

@@ -52,6 +52,11 @@ func (s *Services) AskLong(ctx context.Context, c send.Call) send.Answer {
 // Spawn runs job on a goroutine that Close waits for.
 func (s *Services) Spawn(job func()) { s.workers.Spawn(job) }
 
+// Within is workers.Pool.Within.
+func (s *Services) Within(ctx context.Context, d time.Duration, job func()) bool {
+	return s.workers.Within(ctx, d, job)
+}
+
 // Later calls report on the goroutine that calls the Logger and the Observer. It does not block.
 func (s *Services) Later(report func()) { s.reporter.Later(report) }
 

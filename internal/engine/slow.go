@@ -2,7 +2,7 @@ package engine
 
 // Slow locks: holds that are old, and waits that take long, are reported while they last.
 //
-// Rules: one goroutine looks at all holds and waits once a second, from the first on of which warnings are wanted.
+// Rules: one goroutine looks at all holds and waits once a second, while there are any of which warnings are wanted.
 // Whether a hold is to be reported follows from its age now and at the last look. So nothing is remembered for a hold or
 // a wait: they are found where they are. All reports go through the reporter, at most report.MostLines in any second;
 // the others are counted. The terms of an election, and its candidates, are meant to last (Traits.Lasting): they are
@@ -49,8 +49,8 @@ type slowHold struct {
 	stack *[]uintptr
 }
 
-// begins starts the goroutine that looks, unless there is one, or there are no warnings. It is called with the first wait,
-// or the first hold if there are warnings of holds. The caller may have mutexes.
+// begins starts a goroutine that looks once, unless there is one, or there are no warnings. It is called after a new wait is
+// there to be found, or a new hold if there are warnings of holds: run relies on that. The caller may have mutexes.
 func (w *slowWatch) begins() {
 	if (w.WaitWarning > 0 || w.HoldWarning > 0) && !w.slowWalks.Load() && w.slowWalks.CompareAndSwap(false, true) {
 		w.Spawn(w.run)
@@ -67,13 +67,25 @@ func (e *Engine) slowWalkers() int64 {
 
 func (w *slowWatch) run() {
 	defer func() { // also if a hook has ended the goroutine during a lookup
-		if w.slowWalks.Store(false); w.Alive() == nil {
+		if w.slowWalks.Store(false); w.Alive() == nil && w.isNeeded() {
 			w.begins()
 		}
 	}()
-	for w.Pause(w.life, slowPause) == nil {
+	if w.Pause(w.life, slowPause) == nil {
 		w.look()
 	}
+}
+
+// isNeeded reports whether there is anything to look at.
+func (w *slowWatch) isNeeded() (needed bool) {
+	see := func(*hold, time.Duration) { needed = true }
+	if w.WaitWarning > 0 {
+		w.eachWaiting(see)
+	}
+	if w.HoldWarning > 0 {
+		w.eachHeld(see)
+	}
+	return needed
 }
 
 // look reports the locks that have become slow since the last look, or twice as slow as when they were last reported.

@@ -299,6 +299,8 @@ func TestLookupThatEndsItsGoroutine(t *testing.T) {
 		assert.Len(e.t, l.longWaits(), 2, "after 2 and 4 seconds")
 		other.unlock(7)
 		<-done
+		pass(1001 * time.Millisecond)
+		assert.Zero(e.t, e.slowWalkers())
 		e.unlock(1)
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -333,6 +335,7 @@ func TestLaterWaitsAreReportedLikeTheFirst(t *testing.T) {
 			e.unlock(1)
 			pass(time.Hour)
 			assert.Len(e.t, l.longWaits(), before+5, "after 16 seconds")
+			assert.Zero(e.t, e.slowWalkers())
 		}
 	}, func(c *Config) {
 		c.Holder = func(context.Context, Subject) string {
@@ -367,7 +370,7 @@ func TestCloseEndsALookup(t *testing.T) {
 	})
 }
 
-// There is one goroutine that looks for long waits, and every call that waits is seen by it.
+// Only while a call waits is there a goroutine that looks for long waits, and every call that waits is seen by one.
 func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 	t.Parallel()
 	inSlowBubble(t, 0, time.Second, func(e *bubbleEngine, l *slowLog) {
@@ -378,7 +381,7 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				_, before, _ := l.lines()
 				done := e.lockLater(1)
 				assert.EqualValues(e.t, 1, e.slowWalkers())
-				pass(1999 * time.Millisecond)
+				pass(1501 * time.Millisecond)
 				_, after, _ := l.lines()
 				assert.Equal(e.t, before+1, after)
 				holder.unlock(7)
@@ -387,7 +390,8 @@ func TestLongWaitsAreWatchedWhileCallersWait(t *testing.T) {
 				assert.Empty(e.t, waits, "it holds the lock")
 				e.unlock(1)
 				pass(1001 * time.Millisecond)
-				assert.EqualValues(e.t, 1, e.atWork(), "goroutines")
+				assert.Zero(e.t, e.slowWalkers())
+				assert.Zero(e.t, e.atWork()-holder.atWork(), "goroutines")
 			}
 		}
 	})
@@ -518,4 +522,22 @@ func TestWaitIsAsOldAsItsFirstPart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call that begins to wait when the goroutine is about to end finds that there is one, and another one follows.
+func TestNoWaitIsOverlookedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	inSlowBubble(t, 0, time.Hour, func(e *bubbleEngine, _ *slowLog) {
+		w := slowWatch{Engine: e.Engine}
+		e.lock(1)
+		e.slowWalks.Store(true)
+		got := e.lockLater(2)
+		w.run()
+		assert.EqualValues(t, 1, e.slowWalkers())
+		e.unlock(1)
+		<-got
+		pass(2 * slowPause)
+		assert.Zero(t, e.slowWalkers())
+		e.unlock(2)
+	})
 }

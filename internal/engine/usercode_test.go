@@ -444,11 +444,10 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		u.dead.Store(true)
-		_, _ = e.ForceBy(semaphore(1), func() (bool, error) {
+		_, _ = e.ForceBy(ctx, semaphore(1), func() (bool, error) {
 			e.redis.Set(func() { clear(e.redis.Records) })
 			return true, nil
 		})
-		time.Sleep(time.Second)
 		u.dead.Store(false)
 		for _, guard := range guards[1:] {
 			select {

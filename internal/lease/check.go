@@ -10,7 +10,10 @@ package lease
 //   - A turn is due when a lease becomes old. A lease that is removed before costs nothing more. That none is old any more
 //     is noticed by the next turn.
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	checkPause = time.Second // between two checks of one lease
@@ -22,9 +25,40 @@ const (
 func (w *Watchdog) Check(l *Lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at := max(w.Now(), l.checkedAt+checkPause)
+	at := max(w.Now(), l.checkFrom, 1)                                        // 0 is no time
 	if l.checkAt == 0 && !(l.renewed.Load() && at >= l.renewAt && !l.asked) { // a renewal under way may be answered, not repeated
 		l.checkAt = at
 		w.movedLocked(l)
 	}
+}
+
+// CheckNow renews leases, or looks for their records, at once, and returns when Redis has answered, or has been silent for
+// some time. It is for the process that has deleted the records itself.
+func (w *Watchdog) CheckNow(leases []*Lease) {
+	if leases = w.startChecks(leases); len(leases) == 0 {
+		return
+	}
+	defer w.work.Done()
+	for batch := range slices.Chunk(leases, renewBatch) {
+		w.sendWithin(batch)
+	}
+}
+
+// startChecks notes that requests for the leases which it returns are about to be sent.
+func (w *Watchdog) startChecks(leases []*Lease) (due []*Lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return nil
+	}
+	for _, l := range leases {
+		if !l.hasMostRenewals() {
+			l.underWay++
+			due = append(due, l)
+		}
+	}
+	if len(due) > 0 {
+		w.work.Add(1)
+	}
+	return due
 }

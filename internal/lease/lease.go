@@ -82,7 +82,7 @@ type Lease struct {
 	renewAt   time.Duration
 	retryAt   time.Duration // when to renew again if the last renewal fails
 	checkAt   time.Duration // when the next check is due; 0: none is
-	checkedAt time.Duration // when the last check was sent; 0: there was none
+	checkFrom time.Duration // no check is sent before
 	old       bool          // a turn has found that it is old: see check.go
 	asked     bool          // a renewal was sent and has not been confirmed
 	underWay  int32         // renewals and checks that were sent, or are about to be sent, and have not ended

@@ -384,7 +384,7 @@ func (l *Lease) isDueLocked(now time.Duration) bool {
 // askLocked notes that a renewal or a check of l, which is due, is sent.
 func (l *Lease) askLocked(now time.Duration) {
 	if l.checkAt > 0 {
-		l.checkAt, l.checkedAt = 0, now
+		l.checkAt, l.checkFrom = 0, now+checkPause
 	}
 	l.underWay++
 	until := time.Duration(l.until.Load())

@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Pool runs jobs on goroutines, and counts the work that Close waits for. The zero Pool has no work.
@@ -34,6 +35,22 @@ func (p *Pool) Spawn(job func()) {
 		pprof.SetGoroutineLabels(context.Background())
 		job()
 	}()
+}
+
+// Within runs job on another goroutine, and reports whether it has ended within d, and before ctx is done.
+func (p *Pool) Within(ctx context.Context, d time.Duration, job func()) bool {
+	ended := make(chan struct{})
+	p.Spawn(func() {
+		defer close(ended)
+		job()
+	})
+	select {
+	case <-ended:
+		return true
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // Close returns a channel that is closed when all work has ended.
