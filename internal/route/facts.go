@@ -34,6 +34,7 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 		Transport: send.NewRedis(s.rdb, synced),
 		Confirm:   synced.Within,
 		Idle:      func(key string) int { return int(s.pool(key).IdleConns) },
+		Probe:     s.probe,
 	}
 	if s.cluster != nil {
 		c.Home = s.home
@@ -56,14 +57,17 @@ func (s *Servers) Sending(synced send.Synced) send.Config {
 	}
 	if timed := send.NewTimed(s.rdb); timed != nil && synced.Replicas == 0 {
 		c.Bounded = timed
-		c.Probe = func(key string, within time.Duration) { s.probe(timed, key, within) }
 	}
 	return c
 }
 
-// probe has all idle connections to the server of a key used at the same time, and waits for the answers. Pipelines may
-// have a pool of their own.
-func (s *Servers) probe(timed *send.Timed, key string, within time.Duration) {
+// probe has all idle connections to the server of a key used at the same time, and waits for the answers, if their time can
+// be limited. A Cluster that reads from replicas would ask one of them. Pipelines may have a pool of their own.
+func (s *Servers) probe(key string, within time.Duration) {
+	timed := send.NewTimed(s.server(key))
+	if timed == nil {
+		return
+	}
 	var all sync.WaitGroup
 	use := func(idle uint32, piped bool) {
 		for range idle {
@@ -82,13 +86,21 @@ func (s *Servers) probe(timed *send.Timed, key string, within time.Duration) {
 
 // pool returns the state of the pool that requests for a key need; zero: it is not known.
 func (s *Servers) pool(key string) *redis.PoolStats {
-	switch master := s.master(key); {
-	case master != nil:
-		return master.PoolStats()
-	case s.cluster == nil:
-		return s.rdb.PoolStats()
+	if server := s.server(key); server != nil {
+		return server.PoolStats()
 	}
 	return new(redis.PoolStats)
+}
+
+// server returns the Redis client of the server that has a key, or nil if go-redis does not know it.
+func (s *Servers) server(key string) redis.UniversalClient {
+	if s.cluster == nil {
+		return s.rdb
+	}
+	if master := s.master(key); master != nil {
+		return master
+	}
+	return nil
 }
 
 // Address returns the address of the servers, or "" if go-redis does not know it, because they are behind Sentinels, or

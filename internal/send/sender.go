@@ -287,7 +287,7 @@ func (s *Sender) probe(c *Call) <-chan struct{} {
 	if b == nil || s.config.Probe == nil {
 		return nil
 	}
-	now, key, within := time.Now(), c.key(), min(max(boundedTime, boundShare*s.slowness.get()), ConnectTime)
+	now, key, within := time.Now(), c.key(), min(max(boundedTime, boundShare*s.slowness.get()), LongTime)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.probes != nil || now.Sub(b.probed) < ResendTime {

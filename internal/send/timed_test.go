@@ -406,6 +406,34 @@ func TestProbesThatTakeLongDelayNobody(t *testing.T) {
 	})
 }
 
+// Probes use all connections of the pool, also while Redis is slow. A caller that gets none meanwhile does not give up.
+func TestProbesLeaveACallerTime(t *testing.T) {
+	var probed chan struct{}
+	in(t, func(b *bench) {
+		b.slowness.d.Store(int64(time.Second))
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+			if b.fake.tries() == 1 {
+				time.Sleep(time.Minute) // its connection is dead, as all of them are
+			}
+			for len(probed) == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			return echo(c), nil
+		})
+		answers(b.t, "x", b.do(request("x")))
+		time.Sleep(time.Minute)
+	}, func(c *Config) {
+		probed = make(chan struct{}, 1)
+		c.Probe = func(_ string, within time.Duration) {
+			time.Sleep(within)
+			select {
+			case probed <- struct{}{}:
+			default:
+			}
+		}
+	})
+}
+
 // A call is bounded if the caller has the time, and an answer is expected in a small part of it.
 func TestBoundedOnlyWhereAnAnswerIsExpected(t *testing.T) {
 	type change struct {

@@ -20,12 +20,16 @@ import (
 )
 
 // quick returns a Client with these options, which knows that Redis is quick, and its Redis client.
-func quick(v *locktest.Virtual, change func(*redis.Options), opts ...Option) (*redis.Client, *Client) {
+func quick(v *locktest.Virtual, client func(*redis.Options) redis.UniversalClient, opts ...Option) (redis.UniversalClient, *Client) {
 	rdb, _ := v.Redis(0)
 	o := *rdb.Options()
-	change(&o)
-	all := redis.NewClient(&o)
+	all := client(&o)
 	v.Cleanup(func() { assert.NoError(v, all.Close()) })
+	all.AddHook(locktest.CommandHook(func(cmd redis.Cmder) {
+		if cmd.Name() == "wait" { // a counter confirms in place of replicas
+			cmd.Args()[0] = "incrby"
+		}
+	}))
 	c, ctx := v.ClientOn(all, opts...), ContextWithOwner(ctx)
 	for range 30 {
 		require.NoError(v, c.NewLock("quick").Lock(ctx))
@@ -35,7 +39,7 @@ func quick(v *locktest.Virtual, change func(*redis.Options), opts ...Option) (*r
 }
 
 // warm opens n connections, or as many for pipelines.
-func warm(v *locktest.Virtual, rdb *redis.Client, n int, pipelines bool) {
+func warm(v *locktest.Virtual, rdb redis.UniversalClient, n int, pipelines bool) {
 	ping := func() error { return rdb.Ping(ctx).Err() }
 	if pipelines {
 		ping = func() error {
@@ -78,13 +82,17 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 			lease, slow time.Duration // slow: how long the last answer took; 0: as long as the others
 			pause       time.Duration // since then
 			within      time.Duration // a call comes through
+			replicas    bool          // a Cluster reads from them
+			opts        []Option
 		}{
-			"the caller sends":         {40, false, 30 * time.Second, 0, time.Second / 2, time.Second / 2},
-			"another goroutine sends":  {40, false, 30 * time.Second, 0, 2 * time.Second, time.Second / 2},
-			"a slow answer":            {40, false, 30 * time.Second, 300 * time.Millisecond, 0, 2 * time.Second},
-			"a short lease":            {2, false, 2 * time.Second, 0, 0, time.Second / 2},
-			"those for pipelines":      {40, true, 30 * time.Second, 0, 0, time.Second},
-			"those, and a short lease": {2, true, 2 * time.Second, 0, 0, time.Second},
+			"the caller sends":         {40, false, 30 * time.Second, 0, time.Second / 2, time.Second / 2, false, nil},
+			"another goroutine sends":  {40, false, 30 * time.Second, 0, 2 * time.Second, time.Second / 2, false, nil},
+			"a slow answer":            {40, false, 30 * time.Second, 300 * time.Millisecond, 0, 2 * time.Second, false, nil},
+			"a short lease":            {2, false, 2 * time.Second, 0, 0, time.Second / 2, false, nil},
+			"those for pipelines":      {40, true, 30 * time.Second, 0, 0, time.Second, false, nil},
+			"those, and a short lease": {2, true, 2 * time.Second, 0, 0, time.Second, false, nil},
+			"reads from replicas":      {40, false, 30 * time.Second, 0, 0, 2 * time.Second, true, nil},
+			"replicas confirm":         {40, false, 30 * time.Second, 0, 0, 2 * time.Second, false, []Option{WithSyncedReplicas(1, time.Second/10)}},
 		} {
 			t.Run(name+", "+pool, func(t *testing.T) {
 				locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
@@ -92,14 +100,23 @@ func TestCallsComeThroughAPoolOfDeadConnections(t *testing.T) {
 					_, alive := v.Redis(0)
 					var to atomic.Pointer[bubble.Link]
 					to.Store(dead)
-					all, c := quick(v, func(o *redis.Options) {
+					all, c := quick(v, func(o *redis.Options) redis.UniversalClient {
 						if is.pipelines {
 							o.PipelineReadBufferSize, o.PipelinePoolSize = o.ReadBufferSize, o.PoolSize
 						}
 						o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 							return to.Load().Dial(ctx, network, addr)
 						}
-					}, WithWatchdogTimeout(is.lease))
+						if is.replicas {
+							return redis.NewClusterClient(&redis.ClusterOptions{
+								Dialer: o.Dialer, PoolSize: o.PoolSize, MaintNotificationsConfig: o.MaintNotificationsConfig, ReadOnly: true,
+								ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+									return []redis.ClusterSlot{{End: 1<<14 - 1, Nodes: []redis.ClusterNode{{Addr: o.Addr}}}}, nil
+								},
+							})
+						}
+						return redis.NewClient(o)
+					}, append(is.opts, WithWatchdogTimeout(is.lease))...)
 					ctx, held := ContextWithOwner(ctx), c.NewLock("held")
 					require.NoError(v, held.Lock(ctx))
 					warm(v, all, is.conns, is.pipelines)
@@ -164,7 +181,7 @@ func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
 		_, link := v.Redis(0)
 		var mute atomic.Bool
 		ends := make(chan net.Conn, 1000)
-		_, c := quick(v, func(o *redis.Options) {
+		_, c := quick(v, func(o *redis.Options) redis.UniversalClient {
 			o.ReadTimeout = -1
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if !mute.Load() {
@@ -175,6 +192,7 @@ func TestBoundedRequestsEndWithoutAReadTimeout(t *testing.T) {
 				go func() { _, _ = io.Copy(io.Discard, other) }()
 				return one, nil
 			}
+			return redis.NewClient(o)
 		})
 		ctx := ContextWithOwner(ctx)
 		time.Sleep(2 * time.Second)
