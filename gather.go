@@ -43,7 +43,6 @@ const (
 
 	firstPatience  = 25 * time.Millisecond // with which tied locks are awaited at first
 	patienceGrowth = 4
-	lastPatience   = 24 * time.Hour
 
 	// suspicious is the patience of a call that has released tied locks three times, and logs that they may be the same lock.
 	suspicious = patienceGrowth * patienceGrowth * patienceGrowth * firstPatience
@@ -279,7 +278,7 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 // order: what is not tied with one in tied, and comes behind it, is tied with lock i.
 func (g *gathering) reorder(i int, tied []*part) {
 	p := g.parts[i]
-	g.patience = min(patienceGrowth*g.patience, lastPatience)
+	g.patience *= patienceGrowth
 	if g.patience == suspicious && slices.ContainsFunc(tied, func(o *part) bool { return o.key() == p.key() }) {
 		g.client.engine().Log.Warn(
 			"relock: a MultiLock holds one of two locks, and waits for the other one, in turn: if both Clients lead to one "+

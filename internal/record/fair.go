@@ -25,6 +25,7 @@ func NewFair(c *Client, t contract.Traits) *Fair {
 		PlacesKey(key),
 		LineKeys(key)[1],
 	)}
+	l.granting = l.told.(string) + "client:" + c.ID // that of all waiters of this Client: see internal/lua/queue.lua
 	l.traits.Admission = contract.Uncoordinated
 	l.heartbeat, l.timeless = FairHeartbeat, true
 	l.details = []any{send.Milliseconds(c.FairWait)}
@@ -44,14 +45,6 @@ func (l *Fair) Channel(a contract.Attempt) string {
 		return ""
 	}
 	return l.told.(string) + a.Field
-}
-
-// Grants returns the channel of all waiters of this Client: see internal/lua/queue.lua.
-func (l *Fair) Grants(a contract.Attempt) string {
-	if a.NoWait {
-		return ""
-	}
-	return l.told.(string) + "client:" + l.client.ID
 }
 
 func (l *Fair) Acquire(a contract.Attempt) send.Call {
