@@ -220,9 +220,9 @@ end
 
 -- Passes on the lock, which is free, to the first waiter that is not passed over: grants it, or wakes this waiter;
 -- asker is not granted it, because it acquires the lock itself. Returns this waiter, nil if there is none; q.granted
--- tells whether it was granted the lock. If there is an asker, the waiter is woken only if the message of the release
--- may have gone to another one. freed: the script has ended a hold; if there is no other waiter then, those that were
--- passed over leave.
+-- tells whether it was granted the lock. It is woken again by each run that finds the lock free: a waiter of Java sleeps
+-- until the end of a lease that it has seen, and the lock may have been granted, and have expired, since then. freed:
+-- the script has ended a hold; if there is no other waiter then, those that were passed over leave.
 local function pass_on(q, asker, freed)
     if redis.call('exists', q.waiters) == 0 then
         return nil
@@ -260,7 +260,6 @@ local function pass_on(q, asker, freed)
             passed[waiter] = true
         end
     end
-    local missed = next(gone) or next(passed) -- the message of the release may have gone to it
     local leave = to and not is_relocks(to) or not to and freed
     -- At most most_passed.
     for waiter in pairs(leave and passed or {}) do
@@ -272,7 +271,7 @@ local function pass_on(q, asker, freed)
     if next(gone) then
         leave_queue(q, gone)
     end
-    if not granted and to and to ~= asker and (not asker or missed) then
+    if not granted and to and to ~= asker then
         wake(q, to)
     end
     q.granted = granted
