@@ -44,25 +44,33 @@ local function grant_lease(wish, kept)
 end
 
 -- Publishes a grant to its waiter; returns whether it was received. The lease is 0 if the waiter has missed its turn.
--- nil: this user may not publish it. A message reaches pattern subscribers, too, so the caller has looked for listeners
--- before.
+-- nil: this user may not publish it. A grant that was published cannot be taken back: a waiter whose subscription is at
+-- a replica receives it, and is not counted. So somebody has to listen on this server: the caller has asked for that, or
+-- else a message that wakes nobody is counted before. Programs that are subscribed to a pattern receive messages, too,
+-- also one to nobody. They are no waiters.
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
-    local grant = string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token))
-    local heard, may
-    if how == in_both_ways then
-        heard, may = announce(how, channel, grant)
-    else
-        heard = redis.pcall(how, channel, grant)
-        may = type(heard) == 'number'
+    local function tell(message)
+        if how == in_both_ways then
+            return announce(how, channel, message)
+        end
+        local heard = redis.pcall(how, channel, message)
+        return heard, type(heard) == 'number'
+    end
+    local heard, may = 1, true
+    if not may_ask then
+        heard, may = tell('count -')
+        if may and heard > 0 and how == 'publish' then
+            heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
+        end
+    end
+    if may and heard > 0 then
+        heard, may = tell(string.format(grant_format, waiter.field, waiter.asked, ms(lease), ms(token)))
     end
     if not may then
         return nil
-    elseif heard > 0 and how == 'publish' and not may_ask then
-        -- Programs that are subscribed to a pattern receive a message to nobody, too. They are no waiters.
-        heard = heard - (tonumber(redis.pcall('publish', channel .. ':nobody', '')) or 0)
     end
     return heard > 0
 end
