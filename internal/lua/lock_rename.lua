@@ -38,7 +38,7 @@ local renamed = redis.call('hexists', lock, to) == 1
 local may = not renamed and not past_end(ends, now) and not is_buried(waits, to)
 local hold_count = may and redis.call('hget', lock, from)
 if hold_count then
-    redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
+    redis.call('hdel', lock, to) -- fails before anything has changed if the user may not remove the old field
     redis.call('hset', lock, to, hold_count)
     redis.call('hdel', lock, from)
     set_lease_of(lock)

@@ -58,7 +58,7 @@ elseif not renamed then
     elseif splits and redis.call('hlen', lock) > most_holds then
         return {-2, 0, now}
     end
-    redis.call('hdel', lock, '') -- fails before anything has changed if the user may not remove the old field
+    redis.call('hdel', lock, to) -- fails before anything has changed if the user may not remove the old field
 end
 local _, longest = evict_dead_readers(lock, prefix, (renamed or splits) and to or from)
 redis.call('set', lease_key(prefix, to, 1), '1', 'PX', ms(lease))
