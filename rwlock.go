@@ -16,9 +16,8 @@ import (
 //
 // The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this
 // downgrades the lock. A reader cannot upgrade: the write lock returns ErrInvalid to it as soon as only its own read
-// lock blocks it. If several readers ask for the write lock, all but one of them get that error. A goroutine that holds
-// the read lock should not wait for another reader, because that reader may in turn be waiting behind a writer, as with
-// [sync.RWMutex].
+// lock blocks it. A goroutine that holds the read lock should not wait for another reader, because that reader may in
+// turn be waiting behind a writer, as with [sync.RWMutex].
 //
 // Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java
 // readers do not. After a writer has released the lock, readers have the same chance as the next writer. The writers of

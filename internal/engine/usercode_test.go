@@ -448,6 +448,7 @@ func TestFaultyGuardKeepsNoForcedReleaseFromOthers(t *testing.T) {
 			e.redis.Set(func() { clear(e.redis.Records) })
 			return true, nil
 		})
+		time.Sleep(time.Millisecond) // guards are canceled on another goroutine
 		u.dead.Store(false)
 		for _, guard := range guards[1:] {
 			select {

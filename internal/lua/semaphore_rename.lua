@@ -29,7 +29,7 @@ local renamed = there and there > now
 local may = not renamed and not past_end(ends_at, now) and not is_buried(waits, to)
 local ends = may and ends_of(taken, old)
 if ends and ends > now and #old == #new then
-    redis.call('zrem', taken, '') -- fails before anything has changed if the user may not remove the old permits
+    redis.call('zrem', taken, unpack(new)) -- fails before anything has changed if the user may not remove the old permits
     lease_until(taken, new, now + lease)
     redis.call('zrem', taken, unpack(old))
     renamed = true
