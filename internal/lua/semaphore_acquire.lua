@@ -83,11 +83,8 @@ end
 
 --[[short cut]]
 -- The most common case: permits are available, and no process waits.
-local left = as_left and (available or permits - redis.call('zcard', taken)) or 0
+local left = as_left and available or 0
 if left >= #ids and redis.call('exists', order) == 0 and redis.call('hexists', waits, id) == 0 then
-    if not available then
-        redis.call('set', free, ms(left))
-    end
     take_permits(free, taken, ids, now + lease)
     return {1, left - #ids, other}
 end
@@ -120,6 +117,7 @@ if available then
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
+    returned = available -- Java may wait for somebody to set the number
 end
 wants = wants and not is_buried(line.waits, id)
 local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)
