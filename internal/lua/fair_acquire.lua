@@ -90,7 +90,9 @@ local function wait_in_queue(held, queued)
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
-    elseif exact and tonumber(timeout) > safe + held + life_of(0) then -- waiters ahead have left, or the clock was set back
+    elseif exact and p.java == '0' and tonumber(timeout) > safe + held + life_of(0) then
+        -- Waiters ahead have left, or the clock was set back. One of Java ahead may have come with a longer wait_timeout,
+        -- by which it will shorten all others.
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
