@@ -11,7 +11,7 @@ package lease
 //     is noticed by the next turn.
 
 import (
-	"slices"
+	"sync"
 	"time"
 )
 
@@ -39,9 +39,9 @@ func (w *Watchdog) CheckNow(leases []*Lease) {
 		return
 	}
 	defer w.work.Done()
-	for batch := range slices.Chunk(leases, renewBatch) {
-		w.sendWithin(batch)
-	}
+	var all sync.WaitGroup
+	w.send(leases, &all)
+	all.Wait()
 }
 
 // startChecks notes that requests for the leases which it returns are about to be sent.

@@ -283,7 +283,7 @@ func (w *Watchdog) turn() {
 	defer w.end()
 	due, ended, old := w.collect()
 	w.tell(ended)
-	w.send(due)
+	w.send(due, &w.work)
 	if old != w.toldOld && w.config.Old != nil {
 		w.toldOld = old
 		w.config.Old(old)
@@ -397,15 +397,15 @@ func (l *Lease) askLocked(now time.Duration) {
 	}
 }
 
-// send renews leases in pipelines, and returns before they are answered.
-func (w *Watchdog) send(due []*Lease) {
+// send renews leases in pipelines, and returns before they are answered: all counts them.
+func (w *Watchdog) send(due []*Lease, all *sync.WaitGroup) {
 	groups := make(map[string][]*Lease)
 	for _, l := range due {
 		g := w.config.Group(l)
 		groups[g] = append(groups[g], l)
 	}
 	for _, group := range groups {
-		waitgroup.Go(&w.work, func() {
+		waitgroup.Go(all, func() {
 			for batch := range slices.Chunk(group, renewBatch) {
 				w.sendWithin(batch)
 			}
