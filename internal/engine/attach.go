@@ -5,10 +5,12 @@ package engine
 // Rules: an Attach is an acquire operation, whose attempts rename the detached field to that of the hold (detach.go). It
 // waits for no other owner. An Attach that gives up renames its field back, and leaves a tombstone of it. That may be
 // later than the time at which the detached hold would have expired: then the lock is free a moment later, and an Attach
-// in between is refused. As long as a field is being renamed back, another Attach finds no detached field. An attached hold is in no local queue, and is not handed off.
+// in between is refused. As long as a field is being renamed back, the next Attach of this process waits, because it
+// would find no detached field. An attached hold is in no local queue, and is not handed off.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,8 +25,11 @@ func (e *Engine) Attach(ctx context.Context, kind contract.Record, o Owner, d ti
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, OnCaller: true}}
-	if err := op.Over(); err != nil {
-		return err
+	switch {
+	case ctx.Err() != nil:
+		return send.CtxError(ctx)
+	case e.Open() != nil:
+		return send.ErrClosed
 	}
 	op.span = startSpan(e, ctx, kind, o)
 	e.noteAcquire()
@@ -68,7 +73,24 @@ func newAttachBackend(op *waitOptions, h *hold, d ticket.Ticket) *attachBackend 
 	return a
 }
 
-func (a *attachBackend) admit() error { return nil }
+// A return gives the lock back to the detached field of an Attach that has given up: internal/late knows for how long.
+var returns = late.Effect{Acquires: true}
+
+// admit waits while this process gives the lock back to the detached field; but not for long, because Redis may be
+// unreachable.
+func (a *attachBackend) admit() error {
+	for end := time.Now().Add(UnlockTime); a.isPutBack(); {
+		if err := a.Sleep(nil, nil, nil, putBackPause); err != nil {
+			return err
+		}
+		if !time.Now().Before(end) {
+			return errPutBack
+		}
+	}
+	return nil
+}
+
+func (a *attachBackend) isPutBack() bool { return a.engine.late.MayAcquire(a.ID) }
 
 // ask sends one request that renames the field.
 func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
@@ -82,6 +104,8 @@ func (a *attachBackend) ask(lastReply time.Time) (res Answer, err error) {
 	switch {
 	case err != nil:
 		return res, err
+	case r[0] != 1 && a.isPutBack(): // since the request was sent: the next one has to wait
+		return Answer{Outcome: contract.Outcome{Status: contract.Busy}, Sent: answer.Sent}, nil
 	case r[0] != 1:
 		return res, fmt.Errorf("%w: the ticket was used before, or the hold has expired or was released by force", ErrNotHeld)
 	}
@@ -114,7 +138,12 @@ func (a *attachBackend) dismissLocked(res Answer) { a.refused = res.Status == co
 
 // giveUp gives the lock back to the detached field, and waits for that, but not for long: the caller may try again.
 func (a *attachBackend) giveUp() {
-	a.engine.workers.Within(context.Background(), send.MinWait, a.putBack)
+	late := &a.engine.late
+	late.Left(a.ID, returns, 1, false)
+	a.engine.workers.Within(context.Background(), send.MinWait, func() {
+		defer late.Heard(a.ID, returns, true)
+		a.putBack()
+	})
 }
 
 // putBack gives the lock back to the detached field, until the time at which it would have expired. It is repeated for
@@ -139,3 +168,9 @@ func (a *attachBackend) HandleOrphan(_ time.Time, _ any, err error) {
 	effect := late.Effect{Acquires: true, Lease: a.engine.WatchdogTimeout}
 	a.engine.late.Heard(a.to, effect, !send.MayRunLater(err))
 }
+
+// putBackPause is the time between two looks of an Attach at whether the field was renamed back.
+const putBackPause = 10 * time.Millisecond
+
+// errPutBack is returned by an Attach if an earlier one has not given the lock back in time.
+var errPutBack = errors.New("an earlier call with this ticket is still being undone: try again")

@@ -237,6 +237,21 @@ func TestAttachKeepsALeaseThatMaxHoldHasCut(t *testing.T) {
 	}
 }
 
+// An Attach that finds no detached field, while another one of the process that has given up does not end, waits for it,
+// and no longer than an Unlock.
+func TestAttachWaitsForAHoldThatIsPutBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		d := e.mustDetach(time.Hour)
+		e.redis.Set(func() { e.redis.Record("x").Field = "that of an Attach that has given up" })
+		e.late.Left(d.ID, returns, 1, false)
+		began := time.Now()
+		assert.ErrorIs(t, e.attach(ctx, 2, d), errPutBack)
+		assert.Equal(t, UnlockTime, time.Since(began))
+		e.late.Heard(d.ID, returns, true)
+		e.deleteRecord()
+	})
+}
+
 // unlockingEvents unlocks each lock when it is acquired.
 type unlockingEvents struct {
 	logged
