@@ -230,6 +230,7 @@ func TestHandlerOfTheCookbookTellsBusyFromBroken(t *testing.T) {
 
 	lost := ask(ctx, func(ctx context.Context) error {
 		_, err := client.NewLock("lock:orders:42").ForceUnlock(ctx)
+		<-ctx.Done()
 		return errors.Join(err, ctx.Err())
 	})
 	assert.Equal(t, http.StatusServiceUnavailable, lost.Code)
