@@ -176,7 +176,7 @@ func testAsService(t *testing.T, addrs []string) {
 	})
 	each.Wait()
 	for line := range strings.Lines(logged.String()) {
-		assert.Regexp(t, "have waited for a lock for a long time|was lost", line)
+		assert.Regexp(t, "have waited for a lock for a long time|(was|were) lost", line)
 	}
 	assert.Contains(t, logged.String(), "(other on ", "the label of the holder")
 }
@@ -434,7 +434,7 @@ func testEnough(t *testing.T, b *locktest.Bench, d *locktest.Deployment, all []s
 	}
 	each.Wait()
 	for line := range strings.Lines(logged.String()) {
-		assert.Contains(t, line, "it was released by force", "logged")
+		assert.Regexp(t, "it was released by force|more locks were lost", line)
 	}
 }
 
