@@ -162,7 +162,7 @@ func WithLabel(label string) Option {
 // goroutine that hangs, is found while it does harm. The terms of an [Election]
 // are left out. A RedLock is reported by its Client, and its locks by theirs.
 //
-// At most 10 warnings of this kind and of [WithWaitWarning] are logged in any second, those of the oldest holds first,
+// At most 10 warnings of this kind and of [WithWaitWarning] are logged in a second, those of the oldest holds first,
 // and one of the 10 has the number of those that were left out. With this option each call that acquires a lock records
 // its stack, as at most 32 program counters. One goroutine looks at all locks of the Client once a second, while one is
 // held. d is at least 100ms. The default is 0: there are no warnings, and no stacks are recorded.
