@@ -4,7 +4,7 @@ package engine
 //
 // Rules: one goroutine looks at all holds and waits once a second, while there are any of which warnings are wanted.
 // Whether a hold is to be reported follows from its age now and at the last look. So nothing is remembered for a hold or
-// a wait: they are found where they are. All reports go through the reporter, at most report.MostLines in any second;
+// a wait: they are found where they are. All reports go through the reporter, at most report.MostLines in a second;
 // the others are counted. The terms of an election, and its candidates, are meant to last (Traits.Lasting): they are
 // left out everywhere.
 
