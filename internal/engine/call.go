@@ -18,8 +18,11 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, kind contract.
 	e.workers.Begin()
 	defer e.workers.End()
 	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
-	if err := op.Over(); err != nil {
-		return false, err
+	switch {
+	case ctx.Err() != nil:
+		return false, send.CtxError(ctx)
+	case e.Open() != nil:
+		return false, send.ErrClosed
 	}
 	if err := kind.Traits().Limits.CheckLease(r.Lease); err != nil {
 		return false, err

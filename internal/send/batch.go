@@ -149,22 +149,24 @@ func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	in := b.queue[len(b.queue)-1]
 	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
 	in.calls = append(in.calls, c)
-	b.spawnLocked(now)
+	if b.comesLocked(now) {
+		b.sender.config.Spawn(b.sendAll)
+	}
 	return c
 }
 
-// spawnLocked has a sender take the next batch if the queue is worth one at this time: no other batch is expected back, or
-// it holds enough calls to be sent beside that.
-func (b *batches) spawnLocked(now time.Time) {
+// comesLocked reports whether a sender is to take the next batch, because the queue is worth one at this time: no other
+// batch is expected back, or it holds enough calls to be sent beside that.
+func (b *batches) comesLocked(now time.Time) bool {
 	enough := 0
 	if b.last != nil && now.Sub(b.last.taken) <= b.pause {
 		enough = max(besideFrom, len(b.last.calls)/besideShare)
 	}
 	if b.coming || b.underWay == maxSenders || len(b.queue) == 0 || len(b.queue[0].calls) < enough {
-		return
+		return false
 	}
 	b.coming = true
-	b.sender.config.Spawn(b.sendNext)
+	return true
 }
 
 // look reports whether c was sent, or is withdrawn now because no batch goes out any more.
@@ -199,16 +201,27 @@ func (c *batchedCall) withdrawLocked() {
 	c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 }
 
-// sendNext sends the next batch.
-func (b *batches) sendNext() {
+// sendAll sends batches until none is to be sent.
+func (b *batches) sendAll() {
+	for b.sendNext() { // on one goroutine, because the stack of a new one has to grow first
+	}
+}
+
+// sendNext sends the next batch, and reports whether another one is to be sent then.
+func (b *batches) sendNext() (more bool) {
 	if b.sender.config.Home != nil { // the other servers have something to do meanwhile
 		runtime.Gosched() // so that the calls of goroutines that are ready to run go out in one batch
 	}
 	one := b.next()
 	if one == nil {
-		return
+		return false
 	}
-	defer b.end(one) // also when a hook ends the goroutine
+	returned := false
+	defer func() {
+		if more = b.end(one); more && !returned { // a hook ends the goroutine
+			b.sender.config.Spawn(b.sendAll)
+		}
+	}()
 	calls := make([]Call, len(one.calls))
 	for i, c := range one.calls {
 		calls[i], c.err = c.call, ErrHookExited // unless the goroutine goes on
@@ -224,6 +237,8 @@ func (b *batches) sendNext() {
 		}
 	}
 	LogPanic(b.sender.config.Log, err)
+	returned = true
+	return
 }
 
 // next takes the next batch, or returns nil if there is none any more.
@@ -241,12 +256,14 @@ func (b *batches) next() *batch {
 	next.taken, next.ctx = now, b.sender.limit.begin(now) // for a connection
 	b.last = next
 	b.underWay++
-	b.spawnLocked(now) // another batch may have come back since this sender was to come
+	if b.comesLocked(now) { // another batch may have come back since this sender was to come
+		b.sender.config.Spawn(b.sendAll)
+	}
 	return next
 }
 
-// end ends a batch, and hands in its outcomes.
-func (b *batches) end(one *batch) {
+// end ends a batch, hands in its outcomes, and reports whether a sender is to take the next one.
+func (b *batches) end(one *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one.ended, b.stalled = true, false
@@ -260,7 +277,7 @@ func (b *batches) end(one *batch) {
 			b.sender.config.Spawn(func() { b.received(c).orphaned(c.handler) })
 		}
 	}
-	b.spawnLocked(time.Now())
+	return b.comesLocked(time.Now())
 }
 
 // received returns the outcome of a call, and records what it says about Redis.
