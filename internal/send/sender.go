@@ -94,9 +94,6 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Healthy reports whether the last call was answered.
-func (s *Sender) Healthy() bool { return !s.unhealthy.Load() }
-
 // A Request is what a caller asks for. Do sends requests that may run twice, and Once sends the others.
 type Request struct {
 	Call      Call
