@@ -54,6 +54,7 @@ func (w *Watchdog) startChecks(leases []*Lease) (due []*Lease) {
 	for _, l := range leases {
 		if !l.hasMostRenewals() {
 			l.underWay++
+			w.movedLocked(l)
 			due = append(due, l)
 		}
 	}

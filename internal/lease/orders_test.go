@@ -46,6 +46,7 @@ var events = []struct {
 	{"the last request fails", func(o *orderOf) bool { return o.answer(len(o.underWay)-1, Renewal{Err: errDown}) }},
 	{"the first request finds no record", func(o *orderOf) bool { return o.answer(0, Renewal{}) }},
 	{"check", func(o *orderOf) bool { o.watchdog.Check(o.lease); return o.lease.checkAt > 0 }},
+	{"check now", func(o *orderOf) bool { return o.checkNow() }},
 	{"extend", func(o *orderOf) bool {
 		o.watchdog.Extend(o.lease, time.Now(), o.watchdog.RestOf(o.lease, testLease/2), true)
 		return true
@@ -127,6 +128,17 @@ func (o *orderOf) answer(n int, a Renewal) bool {
 		a.Length = r.length
 	}
 	o.over = len(o.watchdog.answered([]*Lease{o.lease}, r.sent, []Renewal{a})) > 0 || o.over
+	return true
+}
+
+// checkNow sends a request as CheckNow does.
+func (o *orderOf) checkNow() bool {
+	w, l := o.watchdog, o.lease
+	if len(w.startChecks([]*Lease{l})) == 0 {
+		return false
+	}
+	w.work.Done()
+	o.underWay = append(o.underWay, request{w.Now(), !l.IsRenewable(), w.RestOf(l, testLease)})
 	return true
 }
 
