@@ -25,7 +25,7 @@ local function subscribers(channels, how)
     for from = 1, #channels, 1000 do
         local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub',
             unpack(channels, from, math.min(from + 999, #channels)))
-        may_ask = not n.err
+        may_ask = may_ask and not n.err
         -- At most 1000 channels; an error has no elements.
         for i = 1, #n, 2 do
             found[n[i]] = n[i + 1]
