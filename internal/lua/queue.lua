@@ -165,7 +165,7 @@ local function move_up(q, leaving)
         if leaving[waiter] then
             left = left + 1
         else
-            local before, timeout = stay[#stay], nil
+            local before, timeout, first = stay[#stay], nil, not java
             if not is_relocks(waiter) then
                 java, timeout = true, left > 0 and redis.call('zscore', q.timeouts, waiter)
             end
@@ -174,8 +174,9 @@ local function move_up(q, leaving)
                 local least = math.min(timeout, q.now + (#stay + 0.5) * q.wait_timeout)
                 timeout = math.max(timeout - left * q.wait_timeout, least)
                 redis.call('zadd', q.timeouts, ms(timeout), waiter)
-                if before and is_relocks(before) then
-                    redis.call('zadd', q.timeouts, 'xx', 'lt', ms(timeout - q.wait_timeout), before)
+                if before and first then -- the next request of before may come later than one of Java
+                    least = q.now + (#stay - 0.5) * q.wait_timeout
+                    redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(timeout - q.wait_timeout, least)), before)
                 end
             end
             stay[#stay + 1] = waiter
