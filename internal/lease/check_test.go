@@ -70,6 +70,25 @@ func TestCheckIsSentAfterARenewalThatIsUnderWay(t *testing.T) {
 	})
 }
 
+// A process deletes the record while two renewals are under way, which have run before. It notices that as soon as one of
+// them is answered.
+func TestOwnCheckIsSentAfterTheRenewalsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 1500 * time.Millisecond
+		l, ends := f.watch(testLease, true)
+		time.Sleep(testLease/3 + 1200*time.Millisecond)
+		require.Len(t, f.timesAsked(l), MostRenewals)
+		f.mu.Lock()
+		f.answer = func(*Lease) Renewal { return Renewal{} }
+		f.mu.Unlock()
+		f.watchdog.CheckNow([]*Lease{l})
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, 1, ends.times)
+	})
+}
+
 // A check of a lease that no renewal makes longer only looks for the record: it leaves the validity alone, also if it
 // fails, and ends the lease if the record is gone.
 func TestCheckOfALeaseThatIsNotRenewedOnlyLooks(t *testing.T) {
