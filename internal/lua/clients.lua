@@ -44,19 +44,20 @@ local function grant_lease(wish, kept)
 end
 
 -- Publishes a grant to its waiter; returns whether it was received. The lease is 0 if the waiter has missed its turn.
--- nil: this user may not publish it. A user that may publish in one of both ways may do so in that of its servers, where
--- the waiter listens. A grant that was published cannot be taken back: a waiter whose subscription is at a replica
--- receives it, and is not counted. So somebody has to listen on this server: the caller has asked for that, or else a
--- message that wakes nobody is counted before. Programs that are subscribed to a pattern receive messages, too, also one
--- to nobody. They are no waiters.
+-- nil: this user may not publish it. A grant that was published cannot be taken back: a waiter whose subscription is at
+-- a replica receives it, and is not counted. So somebody has to listen on this server: the caller has asked for that, or
+-- else a message that wakes nobody is counted before. Programs that are subscribed to a pattern receive messages, too,
+-- also one to nobody. They are no waiters.
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true
     end
     local function tell(message)
-        local plain = how ~= 'spublish' and tonumber(redis.pcall('publish', channel, message))
-        local sharded = how ~= 'publish' and tonumber(redis.pcall('spublish', channel, message))
-        return math.max(plain or 0, sharded or 0), plain or sharded
+        if how == in_both_ways then
+            return announce(how, channel, message)
+        end
+        local heard = redis.pcall(how, channel, message)
+        return heard, type(heard) == 'number'
     end
     local heard, may = 1, true
     if not may_ask then
