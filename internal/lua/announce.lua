@@ -3,8 +3,8 @@
 -- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
 -- know spublish: there the message goes to all nodes. A client that does not know which way its servers need publishes
 -- in both, and reaches the clients that listen in either. Such a client hears a message twice; so the numbers of the
--- two are not added, and the larger one counts. If nobody is found in one way, and the other one is refused, it is not
--- known whether anybody listens.
+-- two are not added, and the larger one counts. A user may have the permissions for one way alone, because its servers
+-- need no others: then it may publish.
 
 -- Publishes message; returns the number of connections that received it, as far as this server knows, and whether this
 -- user may publish it: if not, the change has already been made, and waiters poll. answer is what Redis said if the
@@ -14,7 +14,7 @@ local function announce(how, channel, message, answer)
         local plain = tonumber(redis.pcall('publish', channel, message))
         local sharded = tonumber(redis.pcall('spublish', channel, message))
         local received = math.max(plain or 0, sharded or 0)
-        return received, received > 0 or plain ~= nil and sharded ~= nil
+        return received, plain ~= nil or sharded ~= nil
     end
     local received = answer or redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
