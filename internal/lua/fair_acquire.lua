@@ -90,6 +90,8 @@ local function wait_in_queue(held, queued)
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
+        -- A waiter of Java that joins sleeps for what is left of the last timeout, and without an end if that is negative.
+        redis.call('zadd', q.timeouts, 'xx', 'gt', ms(timeout), redis.call('lindex', q.waiters, -1))
     elseif exact and p.java == '0' and tonumber(timeout) > safe + held + life_of(0) then
         -- Waiters ahead have left, or the clock was set back. One of Java ahead may have come with a longer wait_timeout,
         -- by which it will shorten all others.

@@ -96,3 +96,38 @@ func TestT2BWaiterBetweenTwoJavaWaitersKeepsItsPlace(t *testing.T) {
 	got := s.java("J:3", 5*time.Minute, "try")
 	assert.Regexp(t, `redisson_lock_queue:\{lock\} \(list, \S+\) B:1:1, J:2`, got, "B is the next one")
 }
+
+// Redisson sleeps without an end if its script returns a negative number, which is what is left of the timeout of the last
+// waiter if the caller joins. Two Java waiters are behind a Go waiter each, and have waited for longer than their timeouts.
+// The Go waiters live, so theirs are not over. The first Java waiter is evicted by its own request, and joins again.
+func TestT2BJavaNeverSleepsWithoutAnEnd(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		wait, step time.Duration
+		hold       int
+	}{{"5m", 5 * time.Minute, 50 * time.Second, 26}, {"5s", 5 * time.Second, time.Second, 40}} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newT2B(t)
+			defer s.end()
+			w := fmt.Sprintf(" wait=%v", tt.wait)
+			s.do("listen redisson_lock__channel:{lock}:client:B\nlisten redisson_lock__channel:{lock}:client:C\n" +
+				"fair_acquire A lease=5s\nfair_acquire B" + w)
+			s.java("J:1", tt.wait, "")
+			s.do("fair_acquire C" + w)
+			s.java("J:2", tt.wait, "")
+			s.do("renew A lease=1h")
+			for range tt.hold {
+				s.do(fmt.Sprintf("pass %v\n", tt.step) + "fair_acquire B asked=2" + w + "\nfair_acquire C asked=2" + w)
+			}
+			s.do("fair_release A" + w + "\nrenew B lease=30s")
+			got := s.java("J:1", tt.wait, "")
+			assert.NotContains(t, got, "answers -", "Java sleeps until a message comes")
+			t.Log(got)
+			for range tt.hold / 2 {
+				s.do(fmt.Sprintf("pass %v\n", tt.step) + "renew B lease=1h\nfair_acquire C asked=3" + w)
+			}
+			s.do("fair_release B" + w + "\npass 100ms\n")
+			t.Log(s.do("fair_release C" + w))
+		})
+	}
+}
