@@ -336,6 +336,21 @@ func TestForceEndsTheHoldsOfItsOwnClientThatItHasDeleted(t *testing.T) {
 			},
 			owner: 1, freed: true, fails: true,
 		},
+		"the first check fails": {
+			force: func(t *testing.T, e *bubbleEngine) (bool, error) {
+				checks := 0
+				e.fail(func(verb string) (f fakeredis.Fault) {
+					if verb == "renew" {
+						if checks++; checks == 1 {
+							f.Block = io.EOF
+						}
+					}
+					return f
+				})
+				return force(e, ctx)
+			},
+			owner: 1, freed: true,
+		},
 		"the request is refused": {
 			fault: forces(fakeredis.Fault{Block: answerError("NOPERM this user has no permissions")}),
 			force: func(t *testing.T, e *bubbleEngine) (bool, error) { return force(e, ctx) },

@@ -52,13 +52,12 @@ func (w *Watchdog) startChecks(leases []*Lease) (due []*Lease) {
 		return nil
 	}
 	for _, l := range leases {
-		if l.hasMostRenewals() {
-			l.checkAt = w.Now() // as soon as one of them has ended: they may have run before
-			continue
+		l.checkAt = w.Now() + checkPause // once more, as these requests may fail
+		if !l.hasMostRenewals() {
+			l.underWay++
+			due = append(due, l)
 		}
-		l.underWay++
 		w.movedLocked(l)
-		due = append(due, l)
 	}
 	if len(due) > 0 {
 		w.work.Add(1)
