@@ -117,18 +117,21 @@ func (s *Servers) Counts() bool {
 	return s.cluster == nil || s.verb == record.InBothWays || !s.noShards.Load()
 }
 
-// Refused reports whether err says that the servers have no sharded channels. From then on plain ones are used. It also
-// notes that the servers may be those of a Cluster: one of them has said so, or is too old to say it.
+// Refused reports whether another connection is needed: err says that the servers have no sharded channels, and from then
+// on plain ones are used; or the connection, which go-redis leads to the server that it takes for that of the first
+// channel, may lead to the wrong one. It also notes that the servers may be those of a Cluster: one of them has said so,
+// or is too old to say it.
 func (s *Servers) Refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") &&
 		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
 	if unknown {
 		s.noShards.Store(true)
 	}
-	if s.asks && (unknown || redis.HasErrorPrefix(err, "MOVED")) {
+	wrong := s.asks && redis.HasErrorPrefix(err, "MOVED")
+	if wrong || s.asks && unknown {
 		s.slots.CompareAndSwap(nil, new([]redis.ClusterSlot))
 	}
-	return unknown
+	return unknown || wrong
 }
 
 // Reload asks which node has which slots, if the servers may be those of a Cluster. By itself go-redis would continue to
