@@ -43,9 +43,6 @@ const (
 
 	firstPatience  = 25 * time.Millisecond // with which tied locks are awaited at first
 	patienceGrowth = 4
-
-	// suspicious is the patience of a call that has released tied locks three times, and logs that they may be the same lock.
-	suspicious = patienceGrowth * patienceGrowth * patienceGrowth * firstPatience
 )
 
 var (
@@ -279,11 +276,6 @@ func (g *gathering) meanwhile(i int) (stop func()) {
 func (g *gathering) reorder(i int, tied []*part) {
 	p := g.parts[i]
 	g.patience *= patienceGrowth
-	if g.patience == suspicious && slices.ContainsFunc(tied, func(o *part) bool { return o.key() == p.key() }) {
-		g.client.engine().Log.Warn(
-			"relock: a MultiLock holds one of two locks, and waits for the other one, in turn: if both Clients lead to one "+
-				"Redis, they are the same lock, and cannot be acquired together", "lock", p.Name())
-	}
 	front := those(g.parts[:i], func(o *part) bool { return !slices.Contains(tied, o) })
 	g.parts = slices.Concat(front, []*part{p}, tied, g.parts[i+1:])
 }

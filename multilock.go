@@ -68,7 +68,7 @@ type multi struct {
 // RedLocks, and belong to several Clients. NewMultiLock sends no request. The methods return ErrInvalid if there are no
 // locks, if one of them is nil, if two of them have the same name on the same server, and if they contain both halves of a
 // read/write lock. If go-redis does not know the addresses of the servers, it cannot be seen that one lock was passed twice,
-// through two Clients: then Lock never acquires both, and the log says so. The name of a MultiLock consists of the names
+// through two Clients: then Lock never acquires both. The name of a MultiLock consists of the names
 // of its locks. Waiting for the MultiLock ends when c is closed.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	members, err := membersOf(c, locks)

@@ -86,7 +86,7 @@ func keepRecord(ctx context.Context, h *hold) bool {
 		switch {
 		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
 			return !e.late.MayAcquire(h.Field().ID)
-		case err == nil && expires:
+		case err == nil && expires, send.RedisClosed(err):
 			return true
 		case err == nil && !isAlone(h):
 			pause = rest
