@@ -44,7 +44,9 @@ if hold_count then
     set_lease_of(lock)
     renamed = true
 elseif renamed and ends > 0 then
-    set_lease_of(lock)
+    if redis.call('pttl', lock) < lease then -- MinHold may keep it for longer
+        redis.call('pexpire', lock, ms(lease))
+    end
 elseif renamed then
     lease = redis.call('pttl', lock)
 elseif not late then

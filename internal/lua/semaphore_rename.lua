@@ -34,7 +34,9 @@ if ends and ends > now and #old == #new then
     redis.call('zrem', taken, unpack(old))
     renamed = true
 elseif renamed and ends_at > 0 then
-    lease_until(taken, new, now + lease)
+    if there < now + lease then -- MinHold may keep it for longer
+        lease_until(taken, new, now + lease)
+    end
 elseif renamed then
     lease = there - now
 end
