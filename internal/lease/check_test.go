@@ -85,6 +85,7 @@ func TestOwnCheckIsSentAfterTheRenewalsUnderWay(t *testing.T) {
 		f.mu.Unlock()
 		f.watchdog.CheckNow([]*Lease{l})
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		assert.Equal(t, 1, ends.times)
 	})
 }
