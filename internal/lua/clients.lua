@@ -45,9 +45,9 @@ end
 
 -- Publishes a grant to its waiter; returns whether it was received. The lease is 0 if the waiter has missed its turn.
 -- nil: this user may not publish it. A grant that was published cannot be taken back: a waiter whose subscription is at
--- a replica receives it, and is not counted. So somebody has to listen on this server: the caller has asked for that, or
--- else a message that wakes nobody is counted before. Programs that are subscribed to a pattern receive messages, too,
--- also one to nobody. They are no waiters.
+-- a replica receives it, and is not counted. So a connection of this server has to be subscribed: the caller has asked
+-- for that, or else a message that grants nothing is counted before. A program that is subscribed to a pattern receives
+-- messages, too, also on a channel without subscribers. It is no waiter.
 local function tell_granted(waiter, lease, token, channel, how)
     if waiter.delivery == 'poll' then
         return true

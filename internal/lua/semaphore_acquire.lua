@@ -117,7 +117,7 @@ if available then
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
-    returned = available -- Java may wait for somebody to set the number
+    returned = available -- a Java waiter sleeps until the number is set
 end
 wants = wants and not is_buried(line.waits, id)
 local too_many = wants and #ids > 1 and #ids > total and not (line.mine and line.mine.field == id)

@@ -117,10 +117,10 @@ func (s *Servers) Counts() bool {
 	return s.cluster == nil || s.verb == record.InBothWays || !s.noShards.Load()
 }
 
-// Refused reports whether another connection is needed: err says that the servers have no sharded channels, and from then
-// on plain ones are used; or the connection, which go-redis leads to the server that it takes for that of the first
-// channel, may lead to the wrong one. It also notes that the servers may be those of a Cluster: one of them has said so,
-// or is too old to say it.
+// Refused reports whether another connection is needed because of err. If it says that the servers have no sharded
+// channels, plain ones are used from then on. Or the connection leads to the wrong server: go-redis chooses the one that
+// it takes for that of the first channel. Refused also notes that the servers may be those of a Cluster: one of them has
+// said so, or is too old to say it.
 func (s *Servers) Refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") &&
 		strings.Contains(strings.ToLower(err.Error()), "ssubscribe")

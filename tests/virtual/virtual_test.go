@@ -289,8 +289,8 @@ func TestMultiLockOverSentinelsGoesOnIfALockerGivesUpEarly(t *testing.T) {
 	})
 }
 
-// One lock is passed twice, through two Clients of one Sentinel deployment. Without an address nobody can tell that, so
-// the MultiLock never acquires both. Nothing is left.
+// One lock is passed twice, through two Clients of one Sentinel deployment. Without an address the Client cannot tell
+// that, so the MultiLock never acquires both. Nothing is left.
 func TestMultiLockNeverAcquiresALockThatWasPassedTwice(t *testing.T) {
 	for name, makes := range map[string][2]func(c *Client) Locker{
 		"lock":           {func(c *Client) Locker { return c.NewLock("x") }, func(c *Client) Locker { return c.NewLock("x") }},

@@ -2,7 +2,6 @@ package lua
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,21 +9,33 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-const t2bEvict = `while true do local firstThreadId2 = redis.call('lindex', KEYS[2], 0);if firstThreadId2 == false then break;end;local timeout = redis.call('zscore', KEYS[3], firstThreadId2);if timeout ~= false and tonumber(timeout) <= tonumber(ARGV[4]) then redis.call('zrem', KEYS[3], firstThreadId2);redis.call('lpop', KEYS[2]);else break;end;end;`
+// The timeouts of a fair lock that Go and Java wait for: a living waiter keeps its place, and no Java waiter sleeps without an
+// end. The scripts are those of RedissonFairLock, shortened.
 
-const t2bLock = t2bEvict + `if (redis.call('exists', KEYS[1]) == 0) and ((redis.call('exists', KEYS[2]) == 0) or (redis.call('lindex', KEYS[2], 0) == ARGV[2])) then redis.call('lpop', KEYS[2]);redis.call('zrem', KEYS[3], ARGV[2]);local keys = redis.call('zrange', KEYS[3], 0, -1);for i = 1, #keys, 1 do redis.call('zincrby', KEYS[3], -tonumber(ARGV[3]), keys[i]);end;redis.call('hset', KEYS[1], ARGV[2], 1);redis.call('pexpire', KEYS[1], ARGV[1]);return {'held'};end;if redis.call('hexists', KEYS[1], ARGV[2]) == 1 then redis.call('hincrby', KEYS[1], ARGV[2],1);redis.call('pexpire', KEYS[1], ARGV[1]);return {'held'};end;if ARGV[5] == 'try' then return {'busy'} end;local timeout = redis.call('zscore', KEYS[3], ARGV[2]);if timeout ~= false then local ttl = redis.call('pttl', KEYS[1]);return {math.max(0, ttl)}; end;local lastThreadId = redis.call('lindex', KEYS[2], -1);local ttl;if lastThreadId ~= false and lastThreadId ~= ARGV[2] and redis.call('zscore', KEYS[3], lastThreadId) ~= false then ttl = tonumber(redis.call('zscore', KEYS[3], lastThreadId)) - tonumber(ARGV[4]);else ttl = redis.call('pttl', KEYS[1]);end;local timeout = ttl + tonumber(ARGV[3]) + tonumber(ARGV[4]);if redis.call('zadd', KEYS[3], timeout, ARGV[2]) == 1 then redis.call('rpush', KEYS[2], ARGV[2]);end;return {ttl};`
+const redissonEvicts = `while true do local firstThreadId2 = redis.call('lindex', KEYS[2], 0);if firstThreadId2 == false then break;end;local timeout = redis.call('zscore', KEYS[3], firstThreadId2);if timeout ~= false and tonumber(timeout) <= tonumber(ARGV[4]) then redis.call('zrem', KEYS[3], firstThreadId2);redis.call('lpop', KEYS[2]);else break;end;end;`
 
-var t2bKeys = []string{"lock", "redisson_lock_queue:{lock}", "redisson_lock_timeout:{lock}"}
+const redissonLocks = redissonEvicts + `if (redis.call('exists', KEYS[1]) == 0) and ((redis.call('exists', KEYS[2]) == 0) or (redis.call('lindex', KEYS[2], 0) == ARGV[2])) then redis.call('lpop', KEYS[2]);redis.call('zrem', KEYS[3], ARGV[2]);local keys = redis.call('zrange', KEYS[3], 0, -1);for i = 1, #keys, 1 do redis.call('zincrby', KEYS[3], -tonumber(ARGV[3]), keys[i]);end;redis.call('hset', KEYS[1], ARGV[2], 1);redis.call('pexpire', KEYS[1], ARGV[1]);return {'held'};end;if redis.call('hexists', KEYS[1], ARGV[2]) == 1 then redis.call('hincrby', KEYS[1], ARGV[2],1);redis.call('pexpire', KEYS[1], ARGV[1]);return {'held'};end;if ARGV[5] == 'try' then return {'busy'} end;local timeout = redis.call('zscore', KEYS[3], ARGV[2]);if timeout ~= false then local ttl = redis.call('pttl', KEYS[1]);return {math.max(0, ttl)}; end;local lastThreadId = redis.call('lindex', KEYS[2], -1);local ttl;if lastThreadId ~= false and lastThreadId ~= ARGV[2] and redis.call('zscore', KEYS[3], lastThreadId) ~= false then ttl = tonumber(redis.call('zscore', KEYS[3], lastThreadId)) - tonumber(ARGV[4]);else ttl = redis.call('pttl', KEYS[1]);end;local timeout = ttl + tonumber(ARGV[3]) + tonumber(ARGV[4]);if redis.call('zadd', KEYS[3], timeout, ARGV[2]) == 1 then redis.call('rpush', KEYS[2], ARGV[2]);end;return {ttl};`
 
-type t2b struct {
+var redissonKeys = []string{"lock", "redisson_lock_queue:{lock}", "redisson_lock_timeout:{lock}"}
+
+// besideJava plays the requests of a story, and those of Java threads.
+type besideJava struct {
 	*teller
-	out strings.Builder
+	out strings.Builder // what was played, for a test that fails
 }
 
-func newT2B(t *testing.T) *t2b { return &t2b{teller: newTeller(t)} }
+func newBesideJava(t *testing.T) *besideJava {
+	s := &besideJava{teller: newTeller(t)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("\n" + s.out.String())
+		}
+	})
+	return s
+}
 
 // do plays requests of a story, one a line.
-func (s *t2b) do(lines string) string {
+func (s *besideJava) do(lines string) string {
 	got := ""
 	for line := range strings.Lines(lines) {
 		words := strings.Fields(line)
@@ -38,21 +49,15 @@ func (s *t2b) do(lines string) string {
 }
 
 // java asks for the fair lock with wait as its wait timeout, as RedissonFairLock does; how is "" or "try".
-func (s *t2b) java(field string, wait time.Duration, how string) string {
-	got := s.run(t2bLock, t2bKeys, []any{30000, s.value(field), wait.Milliseconds(), s.now.UnixMilli(), how})
+func (s *besideJava) java(field string, wait time.Duration, how string) string {
+	got := s.run(redissonLocks, redissonKeys, []any{30000, s.value(field), wait.Milliseconds(), s.now.UnixMilli(), how})
 	fmt.Fprintf(&s.out, "java %s %v %s\n%s", field, wait, how, got)
 	return got
 }
 
-func (s *t2b) end() {
-	if os.Getenv("T2B_TRACE") != "" || s.Failed() {
-		s.Log("\n" + s.out.String())
-	}
-}
-
 // A waiter that has asked just now keeps its place when the one before it is granted the lock, however long the Java
 // waiter behind it has waited.
-func TestT2BLivingWaiterKeepsItsPlaceBeforeJava(t *testing.T) {
+func TestLivingWaiterKeepsItsPlaceBeforeJava(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		wait time.Duration
@@ -60,8 +65,7 @@ func TestT2BLivingWaiterKeepsItsPlaceBeforeJava(t *testing.T) {
 		hold int
 	}{{"5m", 5 * time.Minute, 50 * time.Second, 14}, {"5s", 5 * time.Second, 17 * time.Second, 1}} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newT2B(t)
-			defer s.end()
+			s := newBesideJava(t)
 			w := fmt.Sprintf(" wait=%v", tt.wait)
 			s.do("listen redisson_lock__channel:{lock}:client:B\nlisten redisson_lock__channel:{lock}:client:C\n" +
 				"fair_acquire A lease=5s\nfair_acquire B" + w + "\nfair_acquire C" + w)
@@ -82,9 +86,8 @@ func TestT2BLivingWaiterKeepsItsPlaceBeforeJava(t *testing.T) {
 
 // B waits behind a Java waiter that came with a wait of an hour, and in front of one that came with ten seconds. The
 // first one acquires the lock after 20 seconds, and shortens all others by an hour.
-func TestT2BWaiterBetweenTwoJavaWaitersKeepsItsPlace(t *testing.T) {
-	s := newT2B(t)
-	defer s.end()
+func TestWaiterBetweenTwoJavaWaitersKeepsItsPlace(t *testing.T) {
+	s := newBesideJava(t)
 	s.do("listen redisson_lock__channel:{lock}:client:B\nlisten redisson_lock__channel:{lock}:client:C\n" +
 		"fair_acquire A lease=5s\nfair_acquire C")
 	s.java("J:1", time.Hour, "")
@@ -100,15 +103,14 @@ func TestT2BWaiterBetweenTwoJavaWaitersKeepsItsPlace(t *testing.T) {
 // Redisson sleeps without an end if its script returns a negative number, which is what is left of the timeout of the last
 // waiter if the caller joins. Two Java waiters are behind a Go waiter each, and have waited for longer than their timeouts.
 // The Go waiters live, so theirs are not over. The first Java waiter is evicted by its own request, and joins again.
-func TestT2BJavaNeverSleepsWithoutAnEnd(t *testing.T) {
+func TestJavaNeverSleepsWithoutAnEnd(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		wait, step time.Duration
 		hold       int
 	}{{"5m", 5 * time.Minute, 50 * time.Second, 26}, {"5s", 5 * time.Second, time.Second, 40}} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newT2B(t)
-			defer s.end()
+			s := newBesideJava(t)
 			w := fmt.Sprintf(" wait=%v", tt.wait)
 			s.do("listen redisson_lock__channel:{lock}:client:B\nlisten redisson_lock__channel:{lock}:client:C\n" +
 				"fair_acquire A lease=5s\nfair_acquire B" + w)
@@ -122,12 +124,11 @@ func TestT2BJavaNeverSleepsWithoutAnEnd(t *testing.T) {
 			s.do("fair_release A" + w + "\nrenew B lease=30s")
 			got := s.java("J:1", tt.wait, "")
 			assert.NotContains(t, got, "answers -", "Java sleeps until a message comes")
-			t.Log(got)
 			for range tt.hold / 2 {
 				s.do(fmt.Sprintf("pass %v\n", tt.step) + "renew B lease=1h\nfair_acquire C asked=3" + w)
 			}
 			s.do("fair_release B" + w + "\npass 100ms\n")
-			t.Log(s.do("fair_release C" + w))
+			s.do("fair_release C" + w)
 		})
 	}
 }
