@@ -66,15 +66,7 @@ func DetachedPermits(field string) (permits int, ok bool) {
 	return permits, err == nil && permits > 1 && several == strconv.Itoa(permits)
 }
 
-// mayWait reports whether a caller of the Client may have waited with field: it is one of the Client, and not that of a
-// detached hold.
-func (m *fieldMaker) mayWait(field string) bool {
-	_, detached := DetachedPermits(field)
-	return !detached && strings.HasPrefix(field, m.id+":")
-}
-
-// made reports whether m has made field. Of its own fields, the engine knows whether requests that name them
-// may still run. It does not know that of other fields, which only a forged message can name.
+// made reports whether m may have made field, which is not a detached one then: their numbers are too high.
 func (m *fieldMaker) made(field string) bool {
 	text, _, _ := strings.Cut(field[strings.LastIndexByte(field, ':')+1:], "+")
 	number, err := strconv.ParseUint(text, 10, 64)

@@ -63,7 +63,7 @@ func (e *Engine) mayLeaveUntil(field string, lease time.Duration) time.Time {
 // rollBackOne rolls back one attempt, and returns why this has failed.
 func (e *Engine) rollBackOne(ctx context.Context, kind contract.Record, a contract.Attempt) error {
 	return e.repeat(ctx, a.Field, func(mayRun bool) send.Call {
-		a.Late, a.Share = a.Late || mayRun && a.HoldCount == 1, e.shareTime()
+		a.Late, a.Share = mayRun && a.HoldCount == 1, e.shareTime()
 		return kind.RollBack(a)
 	})
 }
@@ -88,12 +88,12 @@ func (e *Engine) repeat(ctx context.Context, field string, undo func(mayRun bool
 }
 
 // heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
-// more, and MinHold does not keep what it has acquired, it releases the lock. A message that names another field is
-// forged, and must not release a hold that has it. The goroutine that reads the messages of Redis calls heardGrant, so
-// it does not block.
+// more, and MinHold does not keep what it has acquired, it releases the lock. A message that names a field that this
+// process has not made is forged: what it would release may be the hold of a caller to come, or one that another process
+// attaches. The goroutine that reads the messages of Redis calls heardGrant, so it does not block.
 func (e *Engine) heardGrant(kind contract.Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Traits().Suffix)
-	if !ok || !e.fields.mayWait(g.Field) {
+	if !ok || !e.fields.made(g.Field) {
 		return
 	}
 	s := e.retain(kind.Traits().ID.Name)
@@ -101,7 +101,7 @@ func (e *Engine) heardGrant(kind contract.Record, message string) {
 	if s.uses(g.Field) || e.kept.has(g.Field) { // in this order: a release keeps its field before it ends
 		return
 	}
-	attempt := contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease, Late: !e.fields.made(g.Field)}
+	attempt := contract.Attempt{Field: g.Field, HoldCount: 1, Lease: g.Lease}
 	e.workers.Spawn(func() { e.undo(context.Background(), kind, attempt, nil) })
 }
 
