@@ -92,8 +92,8 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 // window is extended to 16 round trips, up to 100ms, so that processes do not spend most of the time passing the lock
 // between them.
 //
-// Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores and RedLocks
-// are not. For a fenced lock, one request obtains the tokens of up to 256 holds. Readers share a lock
+// Only locks whose lease is renewed automatically are handed off within a process. Fair locks, semaphores, RedLocks and
+// locks with [MaxHold] are not. For a fenced lock, one request obtains the tokens of up to 256 holds. Readers share a lock
 // instead: during the window, further readers of the process acquire it without a request while one of them holds it. A
 // lock that was released by force, or that Redis has lost, may still be handed off within the process for up to one
 // window, and Unlock does not report the loss. If such a lock is fenced, these holds have lower tokens than a new
@@ -273,7 +273,8 @@ func ofElection(o *lockOptions) {
 // lock. So a goroutine that hangs, or that forgets to release the lock, blocks others for a limited time. Because
 // clocks may drift, the lock is valid for slightly less than d: 1% of the last lease and 2ms less.
 //
-// Each hold may last for d, even if it was handed off within the process. A call with a lease longer than d returns
+// Each hold may last for d, so a lock with this option is not handed off within the process: every Unlock releases it in
+// Redis. A call with a lease longer than d returns
 // ErrInvalid. If the lock belongs to a MultiLock, the MultiLock is lost together with it. The methods of a RedLock
 // return ErrInvalid if one of its locks has this option. d is at least 1ms. By default there is no limit.
 func MaxHold(d time.Duration) LockOption {

@@ -3,9 +3,9 @@ package engine
 // Local hand-off: how a lock passes from one goroutine of this process to the next without a release in Redis.
 //
 // Rules: a holder that unlocks hands the lock off to the first waiter of the local queue, which holds the lock from
-// that moment on, without a request. The record must be valid and renewed by the watchdog, and the tenure of this
-// process, which is the time for which it has had the lock without another process in between, must be shorter than the
-// hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token, where
+// that moment on, without a request. The record must be valid, renewed by the watchdog and without MaxHold, and the
+// tenure of this process, which is the time for which it has had the lock without another process in between, must be
+// shorter than the hand-off window (internal/handoff). successorLocked has all conditions. A waiter that needs a fencing token, where
 // the record has none left, gets only the field of the record, and holds the lock when it has adopted the record by an
 // attempt of its own (tokens.go).
 
@@ -39,9 +39,6 @@ func (h *hold) handOffLocked() bool {
 	} else {
 		next.handedLocked(r, now)
 		next.token = token
-		if r.lease.Limit() < lease.Never || next.lock.Traits().Limits.Max > 0 {
-			s.engine.watchdog.Relimit(&r.lease, endOf(next.lock.Traits().Limits.Max, now))
-		}
 	}
 	q.Release()
 	return true
@@ -64,13 +61,10 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0
-	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
-		h.reachLocked().Longest() > next.lock.Traits().Limits.Cut(e.WatchdogTimeout):
-		// The lease is explicit (which only the watchdog knows, not Redis), nearly over, or may become longer than the
-		// successor may have.
+	case r.lease.Limit() < lease.Never, next.lock.Traits().Limits.Max > 0:
 		return nil, 0
-	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Traits().Limits.Cut(e.WatchdogTimeout)/3:
-		return nil, 0 // the lease might expire before its first renewal for the successor
+	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now), h.reachLocked().Longest() > e.WatchdogTimeout:
+		return nil, 0 // the lease is explicit (which only the watchdog knows, not Redis), nearly over, or longer than a fresh one
 	}
 	return next, now
 }

@@ -69,10 +69,11 @@ type Holder interface {
 type Lease struct {
 	Holder Holder // set before the lease is watched
 
+	limit time.Duration // no request may ask for a lease that ends after this time; 0: there is no limit
+
 	// Written with Watchdog.mu held, or before the lease is watched:
 	until   atomic.Int64 // the end of the validity
 	whole   atomic.Int64 // how long the last confirmed request was valid, from when it was sent
-	limit   atomic.Int64 // no request may ask for a lease that ends after this time; 0: there is no limit
 	renewed atomic.Bool  // the watchdog renews the lease; false: it runs out
 	last    atomic.Bool  // the lease ends at its limit, so a renewal would gain nothing
 
@@ -91,13 +92,10 @@ type Lease struct {
 }
 
 // SetLimit sets the limit of l, on the clock of the Watchdog. l must not be watched yet; 0 means no limit.
-func (l *Lease) SetLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
+func (l *Lease) SetLimit(limit time.Duration) { l.limit = limit }
 
 // Limit returns the limit of l; Never: it has none.
-func (l *Lease) Limit() time.Duration { return cmp.Or(time.Duration(l.limit.Load()), Never) }
-
-// EndsAtLimit reports whether l is no longer renewed because a renewal would gain nothing.
-func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
+func (l *Lease) Limit() time.Duration { return cmp.Or(l.limit, Never) }
 
 // WholeValidity returns how long the last confirmed request was valid, from when it was sent.
 func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }

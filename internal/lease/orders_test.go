@@ -51,14 +51,6 @@ var events = []struct {
 		o.watchdog.Extend(o.lease, time.Now(), o.watchdog.RestOf(o.lease, testLease/2), true)
 		return true
 	}},
-	{"limit", func(o *orderOf) bool {
-		o.watchdog.Relimit(o.lease, o.watchdog.Now()+o.watchdog.Left(o.lease)+time.Second)
-		return true
-	}},
-	{"no limit", func(o *orderOf) bool {
-		o.watchdog.Relimit(o.lease, 0)
-		return true
-	}},
 	{"remove", func(o *orderOf) bool {
 		o.watchdog.Remove(o.lease)
 		o.over = true

@@ -215,20 +215,6 @@ func (w *Watchdog) limitLocked(l *Lease) {
 	}
 }
 
-// Relimit gives l, which was handed off to another owner, a new limit; 0 means no limit.
-func (w *Watchdog) Relimit(l *Lease, limit time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l.limit.Store(int64(limit))
-	if !l.last.Load() || l.index < 0 {
-		return
-	}
-	// A time that has passed means now. If the old limit has cut the validity, a third of what is left is sooner.
-	l.renewAt = min(l.sent+l.length/3, w.Now()+w.Left(l)/3)
-	w.limitLocked(l)
-	w.movedLocked(l)
-}
-
 // RestOf returns the lease that a request sent now may ask for: length, or the time until the limit of l if that is
 // shorter.
 func (w *Watchdog) RestOf(l *Lease, length time.Duration) time.Duration {

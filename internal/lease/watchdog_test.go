@@ -266,30 +266,6 @@ func TestWatchdogDoesNotRenewALeaseThatLastsUntilItsLimit(t *testing.T) {
 	})
 }
 
-// A lease that was not renewed because of its limit is renewed again when another owner has it, whose limit is later:
-// after a third of it, or at once if that has passed.
-func TestWatchdogRenewsALeaseWhoseLimitIsLater(t *testing.T) {
-	for _, at := range []time.Duration{testLease / 6, testLease / 2} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFakeRecords(t)
-			l, ends := newLease(f.watchdog)
-			l.SetLimit(testLease)
-			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
-			time.Sleep(at)
-			synctest.Wait()
-			require.Empty(t, f.timesAsked(l), "renewals before the limit was moved")
-			f.watchdog.Relimit(l, 0)
-			time.Sleep(10 * testLease)
-			synctest.Wait()
-			require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
-			due := max(at, testLease/3)
-			assert.LessOrEqual(t, f.timesAsked(l)[0], due, "the first renewal, limit moved after %v", at)
-			assert.GreaterOrEqual(t, f.timesAsked(l)[0], due-testLease/30, "the first renewal, limit moved after %v", at)
-			f.watchdog.Remove(l)
-		})
-	}
-}
-
 // A pipeline that hangs does not delay the renewal of other leases.
 func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
