@@ -4,7 +4,8 @@ package engine
 
 // The record that MinHold leaves, and requests of its hold that run late: see lateness_test.go.
 //
-// Rule: it expires when MinHold ends, and neither sooner nor later.
+// Rule: it does not expire before MinHold ends, and a request that runs after the release prolongs it by no more than the
+// lease that the request sets.
 
 import (
 	"context"
@@ -24,63 +25,57 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// The record that MinHold leaves does not last longer because a try of an Extend, answered or not, or of a re-entry runs
-// late.
-func TestMinHoldEndsInTimeAfterALateTry(t *testing.T) {
+// A request that runs after the release makes the record last for the lease that it sets, and no longer: one of the Lock, of an
+// Extend or a re-entry, a renewal, or another try of the release itself. The record does not end sooner, either.
+func TestRequestThatRunsLateProlongsMinHoldByItsLease(t *testing.T) {
+	const least, renewed = 20 * time.Second, 30 * time.Second
+	nothing := func(*bubbleEngine, *fakeLock) {}
 	for name, c := range map[string]struct {
-		verb string
-		asks func(ctx context.Context, e *bubbleEngine, l *fakeLock)
+		verb  string
+		late  fakeredis.Fault
+		lease time.Duration // that it sets
+		asks  func(e *bubbleEngine, l *fakeLock)
 	}{
-		"Extend": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+		"Extend": {"renew", fakeredis.Fault{Late: 3 * time.Second}, time.Hour, func(e *bubbleEngine, l *fakeLock) {
 			require.NoError(e.t, e.Extend(ctx, l, 1, time.Hour))
 		}},
-		"Extend without an answer": {"renew", func(ctx context.Context, e *bubbleEngine, l *fakeLock) {
+		"Extend without an answer": {"renew", fakeredis.Fault{Late: 3 * time.Second}, time.Hour, func(e *bubbleEngine, l *fakeLock) {
 			short, cancel := context.WithTimeout(ctx, time.Second/2)
 			defer cancel()
 			require.Error(e.t, e.Extend(short, l, 1, time.Hour))
 		}},
-		"re-entry": {"acquire", func(_ context.Context, e *bubbleEngine, l *fakeLock) { e.take(l, 1, leased(time.Hour)) }},
+		"re-entry": {"acquire", fakeredis.Fault{Late: 3 * time.Second}, time.Hour, func(e *bubbleEngine, l *fakeLock) {
+			e.take(l, 1, leased(time.Hour))
+		}},
+		"renewal": {"renew", fakeredis.Fault{Ghost: 8 * time.Second}, renewed, func(e *bubbleEngine, l *fakeLock) {
+			e.take(l, 1)
+			time.Sleep(16 * time.Second)
+		}},
+		"renewal under way": {"renew", fakeredis.Fault{Late: 700 * time.Millisecond}, renewed, func(e *bubbleEngine, l *fakeLock) {
+			e.take(l, 1)
+			time.Sleep(10*time.Second + 100*time.Millisecond)
+		}},
+		"release":      {"renew", fakeredis.Fault{Late: 3 * time.Second}, least, nothing},
+		"lost release": {"renew", fakeredis.Fault{Ghost: 3 * time.Second}, least, nothing},
+		"slow release": {"renew", fakeredis.Fault{Late: 900 * time.Millisecond}, least, nothing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-				e.take(l, 1, leased(30*time.Second))
-				runsLate(e.redis, c.verb, 1, fakeredis.Fault{Late: 3 * time.Second})
-				c.asks(ctx, e, l)
+				l, begin := newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
+				e.take(l, 1, leased(renewed))
+				runsLate(e.redis, c.verb, 1, c.late)
+				c.asks(e, l)
 				for range holdCountOf(e.Engine, l, 1) {
 					e.giveBack(l, 1)
 				}
-				time.Sleep(25 * time.Second)
-				e.assertFree("the record after MinHold")
+				runs := time.Now().Add(c.late.Late + c.late.Ghost)
+				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
+				e.assertHeld("the record before its time is over")
+				time.Sleep(time.Until(runs.Add(c.lease + 100*time.Millisecond)))
+				e.assertFree("the record after the lease")
 			})
 		})
 	}
-}
-
-// A renewal that is under way may give the record a longer lease than the MaxHold of the next owner allows. So the lock is
-// released in Redis instead of being handed off.
-func TestNoHandoffToMaxHoldWhileARenewalIsUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		const most = 21 * time.Second
-		first, second := newFakeLock(e.redis, "x"), newLimitedLock(e.redis, contract.Limits{Max: most})
-		e.take(first, 1)
-		got := make(chan time.Time)
-		go func() {
-			e.take(second, 2)
-			got <- time.Now()
-		}()
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
-		time.Sleep(10*time.Second + 100*time.Millisecond)
-		require.Equal(t, 1, e.redis.Count("renew"))
-		e.giveBack(first, 1)
-		begin := <-got
-		require.Equal(t, 2, e.redis.Count("acquire"), "it was not handed off")
-		time.Sleep(time.Until(begin.Add(most + 50*time.Millisecond)))
-		assert.Zero(t, holdCountOf(e.Engine, second, 2))
-		e.assertFree("the record after MaxHold")
-		_ = e.Release(ctx, second, 2)
-	})
 }
 
 // A Detach of a hold with MinHold is not confirmed, and runs late: MinHold still ends in time.
@@ -97,63 +92,8 @@ func TestMinHoldEndsInTimeAfterALateDetach(t *testing.T) {
 	})
 }
 
-// The same for a renewal that failed and runs late.
-func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
-		e.take(l, 1)
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: 8 * time.Second})
-		time.Sleep(16 * time.Second)
-		e.giveBack(l, 1)
-		time.Sleep(5 * time.Second)
-		e.assertFree("the record after MinHold")
-	})
-}
-
-// A renewal is under way when a fenced lock is handed off, so that the next owner makes a record of its own with the same
-// field. It unlocks at once, and MinHold ends in time.
-func TestMinHoldEndsInTimeAfterAHandoffDuringARenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := joinBubbleEngine(t, fakeredis.New(), "client", withWindow(time.Hour))
-		l := newLimitedLock(e.redis, contract.Limits{MinHold: 5 * time.Second})
-		l.traits.Fenced, l.traits.DrawsSingly = true, true
-		e.take(l, 1)
-		got := e.acquiring(ctx, l, 2)
-		runsLate(e.redis, "renew", 1, fakeredis.Fault{Late: 500 * time.Millisecond})
-		time.Sleep(10*time.Second + 100*time.Millisecond)
-		require.Equal(t, 1, e.redis.Count("renew"))
-		e.giveBack(l, 1)
-		require.NoError(t, <-got)
-		require.Zero(t, e.redis.Count("release"), "it was handed off")
-		e.giveBack(l, 2)
-		time.Sleep(6 * time.Second)
-		e.assertFree("the record after MinHold")
-	})
-}
-
-// Unlock leaves the record to the rest of MinHold. A try of this request runs late, and would make it last longer.
-func TestMinHoldEndsInTimeAfterALateTryOfItsRelease(t *testing.T) {
-	for name, f := range map[string]fakeredis.Fault{
-		"answered last": {Late: 3 * time.Second}, "lost": {Ghost: 3 * time.Second}, "slow": {Late: 900 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				const least = 20 * time.Second
-				l, begin := newLimitedLock(e.redis, contract.Limits{MinHold: least}), time.Now()
-				e.take(l, 1)
-				runsLate(e.redis, "renew", 1, f)
-				e.giveBack(l, 1)
-				time.Sleep(time.Until(begin.Add(least - 100*time.Millisecond)))
-				e.assertHeld("the record before its time is over")
-				time.Sleep(400 * time.Millisecond)
-				e.assertFree("the record after its time")
-			})
-		})
-	}
-}
-
 // A try of the Lock that is answered late, or is heard to have failed, does not end the record before MinHold has
-// passed, and does not make it last longer: also if the lock was handed off meanwhile, to an owner whose MinHold it is.
+// passed, and makes it last for a lease at most: also if the lock was handed off meanwhile, to an owner whose MinHold it is.
 func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 	const minHold = 10 * time.Second
 	for name, c := range map[string]struct {
@@ -191,8 +131,8 @@ func TestMinHoldIsKeptFromALateTryOfTheLock(t *testing.T) {
 				require.Equal(t, 2, e.redis.Count("acquire"), "two tries of the first owner, and a hand-off")
 				time.Sleep(minHold - 2*time.Second)
 				e.assertHeld("before MinHold has passed")
-				time.Sleep(minHold)
-				e.assertFree("after it")
+				time.Sleep(6*time.Second + e.WatchdogTimeout)
+				e.assertFree("after a lease")
 				time.Sleep(time.Minute)
 				e.assertFree("later")
 			})

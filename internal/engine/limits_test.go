@@ -154,32 +154,6 @@ func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	})
 }
 
-// A renewal that is under way at Unlock and runs after it does not keep the lock for another lease, even if the renewal
-// is answered first.
-func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
-	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
-		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			l, start := newLimitedLock(e.redis, contract.Limits{MinHold: 14 * time.Second}), time.Now()
-			e.take(l, 1)
-			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal and of the Unlock
-			e.fail(func(string) (f fakeredis.Fault) {
-				if len(faults) > 0 {
-					f, faults = faults[0], faults[1:]
-				}
-				return f
-			})
-			time.Sleep(10*time.Second + 100*time.Millisecond)
-			require.Equal(t, 1, e.redis.Count("renew"), "%s: renewals", name)
-			assert.NoError(t, e.Release(ctx, l, 1), name)
-			require.Empty(t, faults, name)
-			time.Sleep(time.Until(start.Add(13900 * time.Millisecond)))
-			e.assertHeld("%s: the record before its time is over", name)
-			time.Sleep(time.Second)
-			e.assertFree("%s: the record after its time", name)
-		})
-	}
-}
-
 // A hold ends when MaxHold is over, with a cause of its own, and its record does not outlive MaxHold.
 func TestMaxHoldEndsAHold(t *testing.T) {
 	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second,

@@ -2,8 +2,9 @@ package engine
 
 // MinHold: how a record stays in Redis until MinHold has passed.
 //
-// Rules: see limits.go. A read lock and a write lock of one owner share a lease in Redis, which only the last of them
-// may shorten.
+// Rules: see limits.go. The release sets the lease once that the record has from then on. A request that runs after it may
+// make the record last for a lease of its own. A read lock and a write lock of one owner share a lease in Redis, which only
+// the last of them may shorten.
 
 import (
 	"context"
@@ -43,31 +44,13 @@ func isAlone(h *hold) bool {
 	return !h.fieldSent && h.counterpartLocked() == nil
 }
 
-// keptTooLong is how long the answer to askToKeep takes at most if the record is to expire in time.
-const keptTooLong = 250 * time.Millisecond
-
-// askToKeep sends a request that sets the lease of the record to rest. expires reports whether the record then expires in
-// time: no other request may still extend the lease, or give it to another field, and no other try of this one may. It
-// was so when the request was sent, too: a request that was under way then may be overtaken by this one, although its
-// own answer comes first. And Redis has not run the request late, when less than rest was left.
+// askToKeep sends a request that sets the lease of the record to rest. expires reports whether nothing else needs that
+// lease, so that the record expires with it.
 func askToKeep(h *hold, wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	began, before, why := time.Now(), isLast(h), toKeep
 	if isAlone(h) {
-		why = toLimit
+		return setLease(h, wait, rest, toLimit, lastReply), true
 	}
-	answer = setLease(h, wait, rest, why, lastReply)
-	return answer, before && isLast(h) && time.Since(began) <= keptTooLong
-}
-
-// isLast reports whether no request that was sent may still extend the lease of the record, or give it to another
-// field.
-func isLast(h *hold) bool {
-	if !isAlone(h) {
-		return false
-	}
-	h.lockState.Lock()
-	defer h.lockState.Unlock()
-	return h.reachLocked().IsSettled()
+	return setLease(h, wait, rest, toKeep, lastReply), false
 }
 
 // keepRecord makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
@@ -77,22 +60,15 @@ func keepRecord(ctx context.Context, h *hold) bool {
 	if rest <= 0 {
 		return false
 	}
-	e := h.lockState.engine
 	for ; rest > 0; rest = restOfMinHold(h) {
 		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
 		answer, expires := askToKeep(h, &wait, rest, time.Time{})
-		r, err := answer.Reply()
-		pause := min(rest, clearPause)
-		switch {
-		case err == nil && r[0] != 1: // it is gone; a request that may still run must not acquire the lock again
-			return !e.late.MayAcquire(h.Field().ID)
-		case err == nil && expires, send.RedisClosed(err):
-			return true
-		case err == nil && !isAlone(h):
-			pause = rest
+		pause := rest // until the record has to be deleted
+		if answer.Err != nil {
+			expires, pause = send.RedisClosed(answer.Err), min(rest, clearPause)
 		}
-		if e.Pause(ctx, pause) != nil {
-			return true // the engine is closed: no lease is renewed any more
+		if expires || h.lockState.engine.Pause(ctx, pause) != nil {
+			return true // if the engine is closed, no lease is renewed any more
 		}
 	}
 	return false

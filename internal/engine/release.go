@@ -157,7 +157,7 @@ func (r releasing) setHoldCount(wait send.Wait) (gone, err error) {
 			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	clears = err != nil || keeps && !expires && (there || e.late.MayAcquire(r.Field().ID))
+	clears = err != nil || keeps && !expires
 	if gone = r.whyNothing(there, unknown, err); gone != nil {
 		return gone, nil
 	}

@@ -12,7 +12,6 @@
 //   - InUse: may the field be deleted? When its last user has left.
 //   - Reach.End: in how long has it expired at the latest?
 //   - Reach.Longest: which lease may it have, or still get?
-//   - Reach.IsSettled: does a request that sets the lease have the last word?
 //
 // Rules: the package knows neither Redis nor a clock, a goroutine or a mutex. Times are those of the clock of the
 // watchdog. What requests may still do that no caller waits for is in internal/late, because it outlives the lock state;
@@ -83,6 +82,3 @@ func (r Reach) End() time.Duration {
 
 // Longest returns the longest lease, counted from now, that the field has or may still get; 0: none.
 func (r Reach) Longest() time.Duration { return max(r.Rest, r.Renewal, r.Late) }
-
-// IsSettled reports whether no request that was sent may still set the lease.
-func (r Reach) IsSettled() bool { return r.Renewal == 0 && r.Late == 0 }

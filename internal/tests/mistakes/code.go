@@ -183,7 +183,7 @@ var Code = []Mistake{
 	{
 		Name: "noTombstoneAsked", File: "internal/engine/rollback.go",
 		Omits:   "A rollback of a request that may still run leaves a tombstone.",
-		Changes: []Change{{"a.Late, a.Share = a.Late || mayRun && a.HoldCount == 1, e.shareTime()", "a.Share = e.shareTime()"}},
+		Changes: []Change{{"a.Late, a.Share = mayRun && a.HoldCount == 1, e.shareTime()", "a.Share = e.shareTime()"}},
 	},
 	{
 		Name: "tryUndoesNothing", File: "internal/engine/acquire.go",
