@@ -61,7 +61,10 @@ elseif not renamed then
     redis.call('hdel', lock, to) -- fails before anything has changed if the user may not remove the old field
 end
 local _, longest = evict_dead_readers(lock, prefix, (renamed or splits) and to or from)
-redis.call('set', lease_key(prefix, to, 1), '1', 'PX', ms(lease))
+local left = renamed and lease_left(prefix, to, 1) or 0
+if left < lease then -- else MinHold may keep it for longer
+    redis.call('set', lease_key(prefix, to, 1), '1', 'PX', ms(lease))
+end
 extend(lock, lease)
 if not renamed then
     redis.call('hset', lock, to, 1)
@@ -71,7 +74,7 @@ if not renamed and not splits then
     drop_lease(waits, prefix, from)
 end
 if mode == 'read' then -- else the lease is that of the writer, too
-    redis.call('pexpire', lock, ms(math.max(longest, lease)))
+    redis.call('pexpire', lock, ms(math.max(longest, lease, left)))
 end
 return {1, lease, now}
 end, {'hash', 'hash'})
