@@ -53,8 +53,6 @@ type hold struct {
 	tenancy.Hold                            // its state, hold count and field; see transitions.go
 	ownerQueue   waitqueue.Queue[candidate] // the owner mutex, also before the lock is acquired
 	record       *record                    // set when the lock is acquired
-	own          record                     // memory for the record that this hold makes
-	fieldRoom    tenancy.Field              // memory for its first field
 	index        int32                      // index in record.holds
 	// since is when the hold began, on the clock of the watchdog: when the attempt that was granted was sent, when the
 	// lock was handed off, or when the hold joined the record of another one.
@@ -170,8 +168,8 @@ type record struct {
 
 // newRecord returns the record of h, which was granted by an answer that came at answeredAt.
 func newRecord(h *hold, answeredAt time.Duration) *record {
-	r := &h.own
-	r.first, r.answeredAt, r.holds = h, answeredAt, r.room[:0]
+	r := &record{first: h, answeredAt: answeredAt}
+	r.holds = r.room[:0]
 	r.lease.Holder = r
 	return r
 }

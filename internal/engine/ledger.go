@@ -19,10 +19,7 @@ import (
 
 // newField makes a new field, with which the caller of h asks from now on.
 func (h *hold) newField() *tenancy.Field {
-	f := &h.fieldRoom
-	if h.Field() != nil { // others may refer to the first one
-		f = new(tenancy.Field)
-	}
+	f := new(tenancy.Field)
 	f.ID = h.lockState.engine.fields.newField(h.owner.principal(), h.lock.Traits().Permits())
 	h.AsksWith(f)
 	return f
