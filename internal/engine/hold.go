@@ -168,8 +168,11 @@ type record struct {
 
 // newRecord returns the record of h, which was granted by an answer that came at answeredAt.
 func newRecord(h *hold, answeredAt time.Duration) *record {
-	r := &record{first: h, answeredAt: answeredAt}
-	r.holds = r.room[:0]
+	r := &h.lockState.record
+	if r.first != nil { // others may refer to the first one
+		r = new(record)
+	}
+	r.first, r.answeredAt, r.holds = h, answeredAt, r.room[:0]
 	r.lease.Holder = r
 	return r
 }

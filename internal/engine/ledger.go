@@ -19,7 +19,10 @@ import (
 
 // newField makes a new field, with which the caller of h asks from now on.
 func (h *hold) newField() *tenancy.Field {
-	f := new(tenancy.Field)
+	f := &h.lockState.field
+	if f.ID != "" { // others may refer to the first one
+		f = new(tenancy.Field)
+	}
 	f.ID = h.lockState.engine.fields.newField(h.owner.principal(), h.lock.Traits().Permits())
 	h.AsksWith(f)
 	return f

@@ -24,6 +24,7 @@ import (
 
 	"github.com/relock-go/relock/internal/contract"
 	"github.com/relock-go/relock/internal/handoff"
+	"github.com/relock-go/relock/internal/tenancy"
 )
 
 // A stateTable has the lock states that are in use, by the names of their locks.
@@ -44,6 +45,8 @@ type lockState struct {
 	queues []*waitQueue  // the local queues, at most one for each half; nil: there was none
 	first  waitQueue     // memory for the first of them: most lock states have no other one
 	room   [1]*waitQueue // the array of queues
+	field  tenancy.Field // memory for the first field
+	record record        // memory for the first record
 	duties *duty         // the duty that was noted last; see Unlock
 	forced time.Duration // when a forced release was last known of: see checkIfForcedLocked
 }
