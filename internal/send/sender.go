@@ -194,12 +194,14 @@ func (s *Sender) Once(w *Wait, r Request) Answer {
 	return try.run(w)
 }
 
-// All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call. It has the
-// idle connections probed before the next renewal is sent, also if the lease is short.
+// All sends calls that renew something in pipelines, once. The panic of a hook becomes the error of each call. Without an
+// answer it has the idle connections probed before the next renewal is sent, also if the lease is short: they may all be
+// dead, or closed, which go-redis does not notice with TLS.
 func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
-	defer time.AfterFunc(s.slowness.patience()-MinWait, func() {
+	probe := func() {
 		_ = CatchPanic(func() error { s.probe(&calls[0]); return nil }) // the client of the user is asked for the server
-	}).Stop()
+	}
+	defer time.AfterFunc(s.slowness.patience()-MinWait, probe).Stop()
 	err := CatchPanic(func() error {
 		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
 		return nil
@@ -207,7 +209,9 @@ func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs [
 	if err != nil {
 		replies, errs = make([]Reply, len(calls)), slices.Repeat([]error{err}, len(calls))
 	}
-	err = cmp.Or(errs...)
+	if err = cmp.Or(errs...); err != nil && !Answered(err) {
+		probe()
+	}
 	s.recordHealth(err)
 	LogPanic(s.config.Log, err)
 	return replies, errs

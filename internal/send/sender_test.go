@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,8 +94,12 @@ func (r renewing) RunAll(_ context.Context, _ []Call, taking bool) []Outcome {
 
 func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	var outcomes func() []Outcome
-	b := newBench(t, func(c *Config) { c.Transport = renewing{outcomes: func() []Outcome { return outcomes() }} })
-	calls := make([]Call, 3)
+	probed := make(chan struct{}, 1)
+	b := newBench(t, func(c *Config) {
+		c.Transport = renewing{outcomes: func() []Outcome { return outcomes() }}
+		c.Probe = func(string, time.Duration) { probed <- struct{}{} }
+	})
+	calls := slices.Repeat([]Call{request("x").Call}, 3)
 	sent := 0
 	outcomes = func() []Outcome {
 		sent++
@@ -105,6 +110,7 @@ func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	assert.Equal(t, Reply{1, 0, 0}, replies[0])
 	assert.Equal(t, 1, sent)
 	assert.True(t, b.unhealthy.Load())
+	assert.Eventually(t, func() bool { return len(probed) == 1 }, slack, time.Millisecond, "the other connections may be closed, too")
 
 	b.unhealthy.Store(false)
 	outcomes = func() []Outcome { panic("a hook") }
