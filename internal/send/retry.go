@@ -122,6 +122,9 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 	case over != nil:
 		return true // the caller leaves
 	case r.once:
+		if !Answered(o.err) {
+			r.probe(&r.req.Call) // for the next request of the caller
+		}
 		return false
 	case r.req.Call.Alone && redis.HasErrorPrefix(o.err, "TRYAGAIN"):
 		r.req.Call = Call{Script: whole.Script, Keys: whole.Keys[:1], Args: whole.Args}
@@ -173,11 +176,11 @@ func (r *retry) next(w *Wait) (outcome, error) {
 	}
 }
 
-// awaitProbes has the idle connections probed if the last try has no answer, before the request is sent again. It waits
+// awaitProbes has the idle connections probed if a try has no answer, before the request is sent again. It waits
 // for them, or for the outcome of a try, for as long as probes take while Redis is quick. The error is the reason why the
 // caller leaves.
 func (r *retry) awaitProbes(w *Wait) (outcome, error) {
-	if r.resume.IsZero() && !Answered(r.last.err) {
+	if r.resume.IsZero() && (len(r.underWay) > 0 || !Answered(r.last.err)) {
 		if ended := r.probe(&r.req.Call); ended != nil {
 			return r.take(w.sleep(r.detached.wakes(), ended, nil, 2*boundedTime))
 		}

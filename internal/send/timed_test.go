@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/petermattis/goid"
@@ -431,6 +433,34 @@ func TestProbesLeaveACallerTime(t *testing.T) {
 			default:
 			}
 		}
+	})
+}
+
+// The idle connections are probed when a request has no answer, also after Redis has refused it for a moment, and when the
+// connection of one that is sent once has failed.
+func TestRequestWithoutAnAnswerHasThePoolProbed(t *testing.T) {
+	var probed atomic.Int64
+	in(t, func(b *bench) {
+		probed.Store(0)
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+			if b.fake.tries() == 1 {
+				return nil, refusal("LOADING Redis is loading the dataset in memory")
+			}
+			for probed.Load() == 0 { // its connection is dead, as all of them are
+				time.Sleep(10 * time.Millisecond)
+			}
+			return echo(c), nil
+		})
+		start := time.Now()
+		answers(b.t, "x", b.do(request("x")))
+		assert.Less(b.t, time.Since(start), 2*ResendTime)
+		b.fake.setRun(after(0, io.EOF))
+		time.Sleep(time.Minute)
+		assert.ErrorIs(b.t, b.Once(b.wait(context.Background()), request("x")).Err, io.EOF)
+		synctest.Wait()
+		assert.EqualValues(b.t, 2, probed.Load())
+	}, func(c *Config) {
+		c.Probe = func(string, time.Duration) { probed.Add(1) }
 	})
 }
 
