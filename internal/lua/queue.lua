@@ -133,21 +133,6 @@ local function check_queue(q)
     return n
 end
 
--- Replaces the list of waiters by this one. The first writes change nothing. They need no memory, or fail before the
--- list is lost. The list goes on to expire together with the timeouts, or not at all if there is only Java.
-local function replace_list(q, stay)
-    local left = redis.call('pttl', q.waiters)
-    if left > 0 then
-        redis.call('pexpire', q.waiters, left)
-    end
-    redis.call('rpush', q.waiters, '')
-    redis.call('del', q.waiters)
-    in_parts('rpush', q.waiters, stay)
-    if left > 0 then
-        redis.pcall('pexpire', q.waiters, left)
-    end
-end
-
 -- Stores a place, and fields and values that follow.
 local function note_place(q, p, ...)
     redis.call('hset', q.places, p.field, string.format(queue_format, ms(p.lease), p.fenced, p.asked, p.since, ms(p.at),
@@ -155,15 +140,18 @@ local function note_place(q, p, ...)
 end
 
 -- As leave_queue, for a queue with waiters of Java, or if several leave, but for the places of those that leave;
--- returns how many have left. Another program may have put a waiter into the queue many times. All its entries are
--- removed. Of a longer queue than any of locks nothing is.
+-- returns how many have left. Of a longer queue than any of locks nothing is removed. The list is not written anew: while
+-- its slot moves on a Cluster, Redis would not create it again. So those that leave are removed one by one. As a rule
+-- they are in front, and found at once. If another program has put a waiter into the queue many times, its other entries
+-- are overdue, and leave when it is their turn.
 local function move_up(q, leaving)
     local all = redis.call('lrange', q.waiters, 0, longest_queue)
     local stay, left, java = {}, 0, false
     -- At most longest_queue, and one.
     for _, waiter in ipairs(#all <= longest_queue and all or {}) do
         if leaving[waiter] then
-            left = left + 1
+            redis.call('lrem', q.waiters, 1, waiter)
+            left, leaving[waiter] = left + 1, nil
         else
             local before, timeout, first = stay[#stay], nil, not java
             if not is_relocks(waiter) then
@@ -181,9 +169,6 @@ local function move_up(q, leaving)
             end
             stay[#stay + 1] = waiter
         end
-    end
-    if left > 0 then
-        replace_list(q, stay)
     end
     local last = not java and #stay > 0 and place_of(q, stay[#stay])
     if last and last.java == '1' then

@@ -25,13 +25,12 @@ end
 local function bury(waits, field)
     pcall(function()
         redis.pcall('hdel', waits, '')
-        local now = now_ms()
-        drop_tombstones(waits, now)
-        local left = redis.call('pttl', waits) -- if no other field is left, there is no lease
-        redis.pcall('hset', waits, field, ms(now + tombstone_life))
+        local now, left = now_ms(), redis.call('pttl', waits)
+        redis.call('hset', waits, field, ms(now + tombstone_life))
         if left < tombstone_life then
             begin_lease(waits, tombstone_life, field)
         end
+        drop_tombstones(waits, now) -- last: while a slot moves on a Cluster, Redis creates no key again that is gone
     end)
 end
 
