@@ -47,7 +47,7 @@ local ask_every = 1000 -- ms: as FairHeartbeat in internal/record
 
 local function open_queue(lock, waiters, timeouts, places, waits, tokens, wait_timeout, channel, how)
     return {lock = lock, waiters = waiters, timeouts = timeouts, places = places, waits = waits, tokens = tokens,
-        wait_timeout = tonumber(wait_timeout), channel = channel, how = how}
+        wait_timeout = tonumber(wait_timeout), half = math.max(wait_timeout / 2, 2 * ask_every), channel = channel, how = how}
 end
 
 -- How long a place lasts, in ms, if so many waiters are in front. Three of four requests may be late. A waiter asks
@@ -159,11 +159,11 @@ local function move_up(q, leaving)
             end
             if timeout then
                 -- Redisson does not shorten it if those that left have outlived theirs: it would be over, too.
-                local least = math.min(timeout, q.now + (#stay + 0.5) * q.wait_timeout)
+                local least = math.min(timeout, q.now + #stay * q.wait_timeout + q.half)
                 timeout = math.max(timeout - left * q.wait_timeout, least)
                 redis.call('zadd', q.timeouts, ms(timeout), waiter)
                 if before and first then -- the next request of before may come later than one of Java
-                    least = q.now + (#stay - 0.5) * q.wait_timeout
+                    least = q.now + (#stay - 1) * q.wait_timeout + q.half
                     redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(timeout - q.wait_timeout, least)), before)
                 end
             end
@@ -199,7 +199,7 @@ local function leave_queue(q, leaving)
         redis.call('del', q.places) -- with those of waiters that Java has removed
     end
     if left > 0 and ends and last and is_relocks(last) then
-        local least = q.now + (redis.call('llen', q.waiters) - 0.5) * q.wait_timeout
+        local least = q.now + (redis.call('llen', q.waiters) - 1) * q.wait_timeout + q.half
         redis.call('zadd', q.timeouts, 'xx', 'lt', ms(math.max(least, ends - left * q.wait_timeout)), last)
     end
 end
