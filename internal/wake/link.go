@@ -115,8 +115,8 @@ func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 // die is called when a connection has ended because of why, and another one is needed. It makes all channels pending. If
 // the Redis client is closed, their listeners are to find that out. If Redis has answered no subscription for
 // the time of three pings, refused is called: a server that closes the connection, or stays silent, refuses them, too. A
-// connection that could not be opened does not count, because then Redis answers nothing else, either. Nor does one that
-// has ended because of an answer. die returns what is to be called without the mutex.
+// connection that could not be opened is not told of, because as a rule Redis answers nothing else then, either. Nor is one
+// that has ended because of an answer. die returns what is to be called without the mutex.
 func (l *link) die(now time.Time, why error) (then []func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,6 +128,15 @@ func (l *link) die(now time.Time, why error) (then []func()) {
 	opened := !l.began.IsZero()
 	if l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause); opened && now.Sub(l.began) > mostPause {
 		l.pause = 0
+	}
+	// Requests may be answered all the same, over other connections: the listeners continue without wake-ups.
+	if l.pause == mostPause || !l.unanswered.IsZero() && now.Sub(l.unanswered) >= 3*second {
+		for _, ch := range l.mine {
+			if ch.answer == pending {
+				close(ch.ready)
+			}
+			ch.answer = refused
+		}
 	}
 	if !opened || send.Answered(why) {
 		l.unanswered = time.Time{}
