@@ -86,9 +86,9 @@ func WithRedLockNodeTimeout(d time.Duration) Option {
 	}
 }
 
-// WithHandoffWindow sets how long a process may hand a lock off among its own goroutines, without a request to Redis,
-// while other processes are waiting for it. When the window is over, the lock is released to the next process in the
-// wait queue. If readers or Java services are waiting, they get the first chance. If round trips to Redis are slow, the
+// WithHandoffWindow sets for how long after it has acquired a lock from Redis a process may hand it off among its own
+// goroutines, without a request, whether other processes are waiting for it or not. When the window is over, the lock is
+// released to the next process in the wait queue. If readers or Java services are waiting, they get the first chance. If round trips to Redis are slow, the
 // window is extended to 16 round trips, up to 100ms, so that processes do not spend most of the time passing the lock
 // between them.
 //

@@ -80,7 +80,7 @@ func next(i relock.Inspection) string {
 	default:
 		text = fmt.Sprintf("see whether LEASE rises within %v. If so, its process is alive, and keeps the lock.\n"+
 			"Otherwise its process has ended, is paused, cannot reach Redis, or asked for a lease that\n"+
-			"is not renewed, and the lock is free when the lease ends.\n  relockctl watch %s   # shows LEASE every second\n",
+			"is not renewed, or MinHold keeps the lock: it is free when the lease ends.\n  relockctl watch %s   # shows LEASE every second\n",
 			growth.Within(i.TTL).Round(time.Second), argument(literally(i.Name)))
 	}
 	return fmt.Sprintf("\nNext: %s  relockctl unlock %s   # %s: make sure first that nobody works under it\n", text,
