@@ -88,7 +88,7 @@ func (l *link) run() {
 	defer func() {
 		end(nil)
 		if needed && l.life.Err() == nil {
-			for _, then := range l.die(time.Now(), context.Cause(ctx)) {
+			if then := l.die(time.Now(), context.Cause(ctx)); then != nil {
 				then()
 			}
 			l.Reload()
@@ -113,25 +113,23 @@ func (l *link) startOver(end context.CancelCauseFunc) Subscriber {
 }
 
 // die is called when a connection has ended because of why, and another one is needed. It makes all channels pending. If
-// the Redis client is closed, their listeners are to find that out. If Redis has answered no subscription for
-// the time of three pings, refused is called: a server that closes the connection, or stays silent, refuses them, too. A
-// connection that could not be opened is not told of, because as a rule Redis answers nothing else then, either. Nor is one
-// that has ended because of an answer. die returns what is to be called without the mutex.
-func (l *link) die(now time.Time, why error) (then []func()) {
+// the Redis client is closed, their listeners are to find that out. If Redis has answered no subscription for the time of
+// three pings, or connections begin mostPause apart, the listeners continue without wake-ups, as if Redis had refused them:
+// it may answer requests over other connections. Of a server that closes the connection, or stays silent, refused is told;
+// but not if no connection could be opened, because as a rule Redis answers nothing else then, nor of a connection that has
+// ended because of an answer. die returns what is to be called without the mutex.
+func (l *link) die(now time.Time, why error) (then func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	opened, silent := !l.began.IsZero(), !l.unanswered.IsZero() && now.Sub(l.unanswered) >= 3*second
+	if l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause); opened && now.Sub(l.began) > mostPause {
+		l.pause = 0
+	}
 	for _, ch := range l.mine {
 		if ch.state = pending; errors.Is(why, redis.ErrClosed) {
 			ch.wakeLocked()
 		}
-	}
-	opened := !l.began.IsZero()
-	if l.pause = min(max(2*l.pause, 20*time.Millisecond), mostPause); opened && now.Sub(l.began) > mostPause {
-		l.pause = 0
-	}
-	// Requests may be answered all the same, over other connections: the listeners continue without wake-ups.
-	if l.pause == mostPause || !l.unanswered.IsZero() && now.Sub(l.unanswered) >= 3*second {
-		for _, ch := range l.mine {
+		if silent || l.pause == mostPause {
 			if ch.answer == pending {
 				close(ch.ready)
 			}
@@ -140,14 +138,13 @@ func (l *link) die(now time.Time, why error) (then []func()) {
 	}
 	if !opened || send.Answered(why) {
 		l.unanswered = time.Time{}
-		return then
+		return nil
 	}
-	i := slices.IndexFunc(l.asked, func(ch *channel) bool { return ch.name != l.quiet })
-	if i >= 0 && now.Sub(l.unanswered) >= 3*second {
+	if i := slices.IndexFunc(l.asked, func(ch *channel) bool { return ch.name != l.quiet }); i >= 0 && silent {
 		name := l.asked[i].name
-		then = append(then, func() { l.refused(name, fmt.Errorf("%w: %w", ErrUnanswered, why)) })
+		return func() { l.refused(name, fmt.Errorf("%w: %w", ErrUnanswered, why)) }
 	}
-	return then
+	return nil
 }
 
 // serve writes to one connection until it ends, or has had no channels for a while: needed is then false. It closes the
