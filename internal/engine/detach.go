@@ -103,8 +103,7 @@ func (x *detaching) run(ctx context.Context, op *waitOptions, guards guard.Ends)
 	h, e := x.hold, x.lockState.engine
 	confirmed, answer := false, send.Answer{Lost: 1} // until Do has returned
 	defer func() {                                   // runs also when a context, or a hook of the Redis client, ends the goroutine
-		// What a try of the request may still do that no caller waits for. Until then MinHold cannot leave a field to its
-		// lease: see isLast.
+		// What a try of the request may still do that no caller waits for.
 		lost := answer.Orphans+answer.Lost > 0
 		e.late.Left(h.Field().ID, late.Effect{Lease: x.lease}, 0, lost)
 		if !confirmed {

@@ -51,7 +51,7 @@ type Engine struct {
 	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
 	table   stateTable
-	expired chan *hold       // the latest lost holds with explicit leases: see rememberExpired
+	expired chan *hold       // the latest lost holds that nobody may unlock: see rememberExpired
 	losses  report.LineLimit // only the reporter uses it
 	hints   *hints.Channel
 	late    late.Requests

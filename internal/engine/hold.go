@@ -35,7 +35,7 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// expiredKept is how many lost holds with explicit leases an engine remembers, so that a late Unlock returns
+// expiredKept is how many lost holds with explicit leases or MaxHold an engine remembers, so that a late Unlock returns
 // ErrLockLost.
 const expiredKept = 1024
 

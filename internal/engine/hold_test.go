@@ -109,30 +109,27 @@ func TestEngineExpiredHoldAdmitsLocalWaiters(t *testing.T) {
 	})
 }
 
-// The engine remembers the last expired holds for their late Unlock, and forgets the others.
+// The engine remembers the last holds that have expired, or that MaxHold has ended, for their late Unlock, and forgets the
+// others.
 func TestEngineRemembersFewExpiredHolds(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		for i := range Owner(3 * expiredKept) {
-			b := newFakeLock(e.redis, fmt.Sprint("name", i))
-			e.take(b, i+1, Request{Lease: time.Second + time.Duration(i)*time.Millisecond})
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		assert.LessOrEqual(t, e.holds(), expiredKept, "expired holds are remembered")
-		last := Owner(3 * expiredKept)
-		assert.ErrorIs(
-			t,
-			e.Release(ctx, newFakeLock(e.redis, fmt.Sprint("name", last-1)), last),
-			ErrLockLost,
-			"unlock of the last one",
-		)
-		assert.ErrorIs(
-			t,
-			e.Release(ctx, newFakeLock(e.redis, "name0"), 1),
-			ErrNotHeld,
-			"unlock of the first one",
-		)
-	})
+	for _, limited := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			lock := func(o Owner) *fakeLock { return newFakeLock(e.redis, fmt.Sprint("name", o)) }
+			last := Owner(3 * expiredKept)
+			for o := Owner(1); o <= last; o++ {
+				b, ends := lock(o), time.Second+time.Duration(o)*time.Millisecond
+				if limited {
+					b.traits.Limits.Max, ends = ends, 0
+				}
+				e.take(b, o, Request{Lease: ends})
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			assert.LessOrEqual(t, e.holds(), expiredKept, "expired holds are remembered")
+			assert.ErrorIs(t, e.Release(ctx, lock(last), last), ErrLockLost, "unlock of the last one")
+			assert.ErrorIs(t, e.Release(ctx, lock(1), 1), ErrNotHeld, "unlock of the first one")
+		})
+	}
 }
 
 // S4: a re-entry of a hold whose record is gone returns the loss, and does not acquire the lock again.

@@ -128,7 +128,7 @@ func reportLossLocked(h *hold) error {
 // carryOut does what has to be done without the mutex, except the report.
 func (e ending) carryOut() {
 	h := e.hold
-	if !e.renewed {
+	if !e.renewed || e.limited {
 		h.lockState.engine.rememberExpired(h)
 	}
 	e.guards.EndAll(h.withName(e.loss))
