@@ -223,7 +223,7 @@ func (m *rwModel) writeAcquire(field, reader string, lease int64, count int, del
 		if !free || to != "" {
 			if beat > 0 {
 				m.beats(field, beat)
-				if reader != "" {
+				if m.holds[reader] > 0 { // the caller may name one that has ended
 					m.beats(reader, beat)
 				}
 			}

@@ -70,7 +70,8 @@ end
 local function heartbeat()
     if heartbeat_ttl > 0 then
         local ends = ms(now_ms() + heartbeat_ttl)
-        redis.call('zadd', writers, ends, field, ends, read_field ~= '' and read_field or field)
+        local reads = read_field ~= '' and redis.call('hexists', lock, read_field) == 1 -- it may have ended
+        redis.call('zadd', writers, ends, field, ends, reads and read_field or field)
         local done, why = pcall(extend, writers, heartbeat_ttl)
         if not done then
             redis.call('zrem', writers, field, read_field)
