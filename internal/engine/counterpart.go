@@ -35,9 +35,6 @@ func noteFieldSent(h *hold) bool {
 		return false
 	}
 	h.fieldSent = true
-	if h.Asks() {
-		return true
-	}
 	for _, other := range h.record.holds {
 		if other != h && other.counterpartLocked() == nil {
 			return false
