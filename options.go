@@ -292,7 +292,8 @@ func MaxHold(d time.Duration) LockOption {
 // it last read from Redis has expired.
 //
 // If Redis does not confirm the request, it is retried in the background. A request that Redis runs even later, such as a
-// renewal that was under way, may make the key last for one lease longer. MinHold has no effect on a hold that ends without Unlock: after a crash other owners wait until the lease has
+// renewal that was under way, may make the key last for one lease longer, and so may Close if the owner had both halves of
+// a read/write lock. MinHold has no effect on a hold that ends without Unlock: after a crash other owners wait until the lease has
 // expired, even if that is earlier than d. ForceUnlock releases the lock at once, and so does a MultiLock that cannot
 // acquire its other locks. The methods of a RedLock return ErrInvalid if one of its locks has this option. d is at
 // least 1ms, is rounded up to whole milliseconds, and is not longer than MaxHold. By default Unlock releases the lock
