@@ -122,9 +122,7 @@ func (r *retry) failed(w *Wait, o outcome, whole Call) bool {
 	case over != nil:
 		return true // the caller leaves
 	case r.once:
-		if !Answered(o.err) {
-			r.probe(&r.req.Call) // for the next request of the caller
-		}
+		r.probe(&r.req.Call) // for the next request of the caller: it may have had no answer
 		return false
 	case r.req.Call.Alone && redis.HasErrorPrefix(o.err, "TRYAGAIN"):
 		r.req.Call = Call{Script: whole.Script, Keys: whole.Keys[:1], Args: whole.Args}
