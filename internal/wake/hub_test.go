@@ -476,6 +476,35 @@ func TestPubSubUsesAConnectionThatTakesLongToOpen(t *testing.T) {
 	}
 }
 
+// A hungConn does not connect, and ends only with its context.
+type hungConn struct{ *waketest.Conn }
+
+func (c hungConn) Subscribe(ctx context.Context, _ ...string) error {
+	select {
+	case <-ctx.Done():
+	case <-c.Closed:
+	}
+	return waketest.ErrDown
+}
+
+// A Dialer of the user may have no time limit: of a host that has vanished the system tells after minutes.
+func TestPubSubGivesUpAConnectionThatDoesNotOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &waketest.Server{}
+		dial := func() Subscriber {
+			if s.Dials() == 0 {
+				return hungConn{s.Dial()}
+			}
+			return s.Dial()
+		}
+		p := New(exiting{oneServer{s}, dial}, slog.New(slog.DiscardHandler), func(string, error) {})
+		defer p.Close()
+		l := p.Join("x")
+		time.Sleep(6 * time.Second)
+		assert.True(t, l.Confirmed())
+	})
+}
+
 // A connection on which nothing arrives is replaced. go-redis would wait forever.
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

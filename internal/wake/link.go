@@ -242,16 +242,19 @@ func (l *link) cameThrough(err error) {
 	l.momentary = cmp.Or(err, l.momentary)
 }
 
-// write sends the changes of the subscriptions.
+// write sends the changes of the subscriptions. go-redis has to connect before the first ones, and gives a Dialer of the
+// user no time limit for that.
 func write(conn Subscriber, subscribe []*channel, unsubscribe []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), send.ConnectTime)
+	defer cancel()
 	if len(unsubscribe) > 0 { // first, because a channel may be in both: it has moved to another link, and back
-		if err := conn.Unsubscribe(context.Background(), unsubscribe...); err != nil {
+		if err := conn.Unsubscribe(ctx, unsubscribe...); err != nil {
 			return err
 		}
 	}
 	for _, ch := range subscribe {
 		// One command for each channel, so that a refusal can be attributed to its channel.
-		if err := conn.Subscribe(context.Background(), ch.name); err != nil {
+		if err := conn.Subscribe(ctx, ch.name); err != nil {
 			return err
 		}
 	}

@@ -98,9 +98,7 @@ func (l *Listener) Leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := l.channel
-	if i := slices.Index(ch.listeners, l); i >= 0 {
-		ch.listeners = slices.Delete(ch.listeners, i, i+1)
-	}
+	ch.listeners = slices.DeleteFunc(ch.listeners, func(other *Listener) bool { return other == l })
 	ch.idleSince = time.Now()
 }
 

@@ -39,7 +39,7 @@ func (l *link) route(from state, all []*channel) {
 // lookAround moves channels that belong to another node by now although this node has not refused them. If this node
 // has become a replica, it would accept a subscription, and deliver its messages late or not at all.
 func (l *link) lookAround() {
-	all, moving := l.subscribed(time.Now())
+	all, moving := l.subscribed()
 	if moving {
 		l.Reload()
 	}
@@ -47,7 +47,7 @@ func (l *link) lookAround() {
 }
 
 // subscribed returns the channels that are subscribed, and whether channels of the node may be moving.
-func (l *link) subscribed(now time.Time) (all []*channel, moving bool) {
+func (l *link) subscribed() (all []*channel, moving bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, ch := range l.mine {
@@ -55,7 +55,7 @@ func (l *link) subscribed(now time.Time) (all []*channel, moving bool) {
 			all = append(all, ch)
 		}
 	}
-	return all, l.node.Name != "" && now.Sub(l.lostAt) < rerouteWindow
+	return all, l.node.Name != "" && time.Since(l.lostAt) < rerouteWindow
 }
 
 // lose records that the node no longer serves the channel called name. It returns what is to be called without the
