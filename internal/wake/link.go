@@ -163,7 +163,7 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		subscribe, unsubscribe := l.takeChanges(time.Now())
-		l.use(ctx, func() error { return write(conn, subscribe, unsubscribe) })
+		l.use(ctx, func() error { return write(ctx, conn, subscribe, unsubscribe) })
 		if len(subscribe) > 0 && l.began.IsZero() && ctx.Err() == nil {
 			l.began = time.Now()
 			waitgroup.Go(&reader, func() {
@@ -244,8 +244,8 @@ func (l *link) cameThrough(err error) {
 
 // write sends the changes of the subscriptions. go-redis has to connect before the first ones, and gives a Dialer of the
 // user no time limit for that.
-func write(conn Subscriber, subscribe []*channel, unsubscribe []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), send.ConnectTime)
+func write(ctx context.Context, conn Subscriber, subscribe []*channel, unsubscribe []string) error {
+	ctx, cancel := context.WithTimeout(ctx, send.ConnectTime)
 	defer cancel()
 	if len(unsubscribe) > 0 { // first, because a channel may be in both: it has moved to another link, and back
 		if err := conn.Unsubscribe(ctx, unsubscribe...); err != nil {

@@ -261,7 +261,7 @@ func TestStatesThatAreElsewhereForAMomentStaySubscribed(t *testing.T) {
 		b.hub.links["there"].connectAgain()
 		subscribe, unsubscribe := b.link.takeChanges(time.Now())
 		s := &waketest.Server{}
-		require.NoError(t, write(s.Dial(), subscribe, unsubscribe))
+		require.NoError(t, write(t.Context(), s.Dial(), subscribe, unsubscribe))
 		assert.Equal(t, []string{"unsubscribe x", "subscribe x"}, s.Commands)
 		b.link.handle(&redis.Subscription{Kind: "sunsubscribe", Channel: "x"})
 		stateEvents["Redis confirms"](b)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,14 +42,19 @@ func (c *deafConn) Write(b []byte) (int, error) {
 
 // A process whose subscriptions are not answered gets its turn beside two that pass the lock on.
 func TestUnansweredSubscriberGetsItsTurn(t *testing.T) {
-	for _, why := range []string{"silent", "closed", "maxclients"} {
+	for _, why := range []string{"silent", "closed", "maxclients", "vanished"} {
 		t.Run(why, func(t *testing.T) {
 			t.Parallel()
 			s := testredis.Start(t)
 			b := locktest.NewBench(t, s.Addr())
+			var vanished atomic.Bool
 			poor := b.ClientOn(s.Client(func(o *redis.Options) {
 				if why != "maxclients" {
 					o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+						if vanished.Load() {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
 						conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 						return &deafConn{conn, why == "closed"}, err
 					}
@@ -65,6 +71,7 @@ func TestUnansweredSubscriberGetsItsTurn(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Second) // they have subscribed
+			vanished.Store(why == "vanished")
 			if why == "maxclients" {
 				n := strings.Count(strings.TrimSpace(b.Rdb.ClientList(ctx).Val()), "\n") + 1
 				b.Must(b.Rdb.ConfigSet(ctx, "maxclients", fmt.Sprint(n)).Err())
