@@ -476,28 +476,19 @@ func TestPubSubUsesAConnectionThatTakesLongToOpen(t *testing.T) {
 	}
 }
 
-// A hungConn does not connect, and ends only with its context.
-type hungConn struct{ *waketest.Conn }
-
-func (c hungConn) Subscribe(ctx context.Context, _ ...string) error {
-	select {
-	case <-ctx.Done():
-	case <-c.Closed:
-	}
-	return waketest.ErrDown
-}
-
-// A Dialer of the user may have no time limit: of a host that has vanished the system tells after minutes.
+// A Dialer of the user may have no time limit, and ignore that of its context: of a host that has vanished the system tells
+// after two minutes. The connection is not waited for.
 func TestPubSubGivesUpAConnectionThatDoesNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &waketest.Server{}
 		dial := func() Subscriber {
 			if s.Dials() == 0 {
-				return hungConn{s.Dial()}
+				return &slowConn{s.Dial(), 2 * time.Minute}
 			}
 			return s.Dial()
 		}
 		p := New(exiting{oneServer{s}, dial}, slog.New(slog.DiscardHandler), func(string, error) {})
+		defer time.Sleep(2 * time.Minute) // until the connection opens after all
 		defer p.Close()
 		l := p.Join("x")
 		time.Sleep(6 * time.Second)

@@ -163,7 +163,7 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		subscribe, unsubscribe := l.takeChanges(time.Now())
-		l.use(ctx, func() error { return write(ctx, conn, subscribe, unsubscribe) })
+		l.use(ctx, func(ctx context.Context) error { return write(ctx, conn, subscribe, unsubscribe) })
 		if len(subscribe) > 0 && l.began.IsZero() && ctx.Err() == nil {
 			l.began = time.Now()
 			waitgroup.Go(&reader, func() {
@@ -182,7 +182,7 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 			}
 		case <-tick.C:
 			if l.pings(time.Now()) { // the value of the tick may be long past, because a router or a connection took that long
-				l.use(ctx, func() error { return conn.Ping(context.Background()) })
+				l.use(ctx, func(ctx context.Context) error { return conn.Ping(ctx) })
 			}
 			l.lookAround()
 		case <-ctx.Done():
@@ -191,15 +191,18 @@ func (l *link) serve(ctx context.Context, conn Subscriber) (needed bool) {
 	return true
 }
 
-// use has another goroutine call f, which uses the connection, and ends the connection if f fails. It does not wait once
-// the connection has ended: if a hook has ended the reader while go-redis connected, f does not return.
-func (l *link) use(ctx context.Context, f func() error) {
+// use has another goroutine call f, which uses the connection, and ends the connection if f fails or takes too long: to
+// connect, go-redis gives a Dialer of the user no time limit for pub/sub. It does not wait once the connection has ended: if
+// a hook has ended the reader while go-redis connected, f does not return.
+func (l *link) use(ctx context.Context, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, send.ConnectTime)
+	defer cancel()
 	done := make(chan error, 1)
 	go func() {
 		why := errHook // unless the goroutine continues
 		defer func() { done <- why }()
 		defer l.caught()
-		why = f()
+		why = f(ctx)
 	}()
 	select {
 	case err := <-done:
@@ -207,6 +210,7 @@ func (l *link) use(ctx context.Context, f func() error) {
 			l.end(err)
 		}
 	case <-ctx.Done():
+		l.end(ctx.Err())
 	}
 }
 
@@ -242,11 +246,8 @@ func (l *link) cameThrough(err error) {
 	l.momentary = cmp.Or(err, l.momentary)
 }
 
-// write sends the changes of the subscriptions. go-redis has to connect before the first ones, and gives a Dialer of the
-// user no time limit for that.
+// write sends the changes of the subscriptions.
 func write(ctx context.Context, conn Subscriber, subscribe []*channel, unsubscribe []string) error {
-	ctx, cancel := context.WithTimeout(ctx, send.ConnectTime)
-	defer cancel()
 	if len(unsubscribe) > 0 { // first, because a channel may be in both: it has moved to another link, and back
 		if err := conn.Unsubscribe(ctx, unsubscribe...); err != nil {
 			return err

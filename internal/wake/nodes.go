@@ -5,7 +5,11 @@ package wake
 // Rules: the router is called without the mutex held, on the goroutine that writes. A channel without listeners is
 // forgotten, and does not move.
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // rerouteWindow is how long a link makes the router find out again, once a second, which node serves which channel,
 // after a channel has moved or a connection was opened.
@@ -39,23 +43,18 @@ func (l *link) route(from state, all []*channel) {
 // lookAround moves channels that belong to another node by now although this node has not refused them. If this node
 // has become a replica, it would accept a subscription, and deliver its messages late or not at all.
 func (l *link) lookAround() {
-	all, moving := l.subscribed()
+	all, moving := l.look()
 	if moving {
 		l.Reload()
 	}
 	l.route(confirmed, all)
 }
 
-// subscribed returns the channels that are subscribed, and whether channels of the node may be moving.
-func (l *link) subscribed() (all []*channel, moving bool) {
+// look returns the channels, and whether some of the node may be moving.
+func (l *link) look() ([]*channel, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, ch := range l.mine {
-		if ch.isConfirmed() {
-			all = append(all, ch)
-		}
-	}
-	return all, l.node.Name != "" && time.Since(l.lostAt) < rerouteWindow
+	return slices.Collect(maps.Values(l.mine)), l.node.Name != "" && time.Since(l.lostAt) < rerouteWindow
 }
 
 // lose records that the node no longer serves the channel called name. It returns what is to be called without the
