@@ -10,8 +10,9 @@ package send
 //   - The command goes through the Process of the user's client like any other. Hooks see the words of the script, and
 //     another type than those of other commands.
 //   - The bound is for the answer. For a connection the call waits for a quarter of its time at most. If it gets none, it
-//     was not sent. Only the end of that wait has the error errUnsent: the error of a connection may look like that of
-//     any context. A hook that sends the command again after its time hides that it may have run.
+//     was not sent. The end of that wait has the error errUnsent, because the error of a connection may look like that of
+//     any context; go-redis unwraps it if it could not begin the connection. A hook that sends the command again after its
+//     time hides that it may have run.
 //   - go-redis begins a new connection with the read timeout of the user. So there must be an idle connection, and the
 //     server must have answered lately: see Sender.mayBound.
 //   - A hook that answers in place of the command has sent another one, which has no bound. Then no call is bounded any
@@ -22,7 +23,6 @@ package send
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -114,7 +114,7 @@ func (c *timedCmd) outcome(call Call, failed error) (answer any, err error, sent
 		err = failed
 	}
 	switch {
-	case errors.Is(err, errUnsent),
+	case isAny(err, redis.ErrPoolTimeout),
 		err == nil && text == "" && !c.read.Load(), // a hook has kept the command, or its error, for itself
 		err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return nil, nil, false

@@ -308,6 +308,17 @@ func TestBoundedCallWaitsForAConnectionForAQuarterOfItsTime(t *testing.T) {
 	}
 }
 
+// Nor was one sent whose connection is dead before go-redis has begun it: an idle one of MinIdleConns.
+func TestBoundedCallOverAConnectionThatDoesNotBegin(t *testing.T) {
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	rdb := p.Client(func(o *redis.Options) { o.MinIdleConns, o.ReadTimeout = 1, 2*boundedTime })
+	testredis.Await(t, "a connection is open", time.Minute, func() bool { return rdb.PoolStats().IdleConns == 1 })
+	p.BlackHole(true)
+	_, err, sent := NewTimed(rdb).RunBounded(context.Background(), time.Now(), echoRequest().Call)
+	assert.NoError(t, err)
+	assert.False(t, sent)
+}
+
 // A call whose script the server does not know goes out with its source in another way.
 func TestBoundedCallOfAnUnknownScript(t *testing.T) {
 	rdb := testredis.Client(t, testredis.Mini(t).Addr())
