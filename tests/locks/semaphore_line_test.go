@@ -314,7 +314,7 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 		testredis.DelayReply(100*time.Millisecond),
 	), b.Proxy.On(
 		locktest.Calls(record.Script("semaphore_acquire")),
-		testredis.DelayReply(400*time.Millisecond),
+		testredis.DelayReply(900*time.Millisecond),
 	)
 	o := owners(3)
 	asks := func(owner context.Context) <-chan error {
