@@ -69,8 +69,9 @@ if left == '0' then
         if free then
             redis.call('del', lock)
         else
+            redis.call('hdel', lock, '') -- needs no memory; after it Redis accepts the next write
+            redis.call('hset', lock, 'mode', 'read') -- first: without a writer, the mode write would keep all others out
             redis.call('hdel', lock, write_field)
-            redis.call('hset', lock, 'mode', 'read')
             redis.call('pexpire', lock, ms(longest))
             announce(how, channel, '1') -- a downgrade: other readers may join
         end
