@@ -24,6 +24,7 @@ if seen and not seen[holder] then
     return {0, 0, 0}
 end
 check_queue(q)
+redis.call('zcard', q.timeouts) -- before the first write: it refuses other data
 local freed = redis.call('del', q.lock)
 pass_on(q, nil, freed == 1)
 return with_clients({freed, 0, 0}, {holder})
