@@ -51,7 +51,8 @@ type Engine struct {
 	slowWalks atomic.Bool // there is a goroutine of the slowWatch
 
 	table   stateTable
-	expired chan *hold       // the latest lost holds that nobody may unlock: see rememberExpired
+	expired chan *hold       // the latest lost holds with explicit leases: see remember
+	limited chan *hold       // the latest holds that MaxHold has ended
 	losses  report.LineLimit // only the reporter uses it
 	hints   *hints.Channel
 	late    late.Requests

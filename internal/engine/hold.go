@@ -35,8 +35,8 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// expiredKept is how many lost holds with explicit leases or MaxHold an engine remembers, so that a late Unlock returns
-// ErrLockLost.
+// expiredKept is how many lost holds with explicit leases an engine remembers, so that a late Unlock returns ErrLockLost,
+// and how many that MaxHold has ended: the next Lock of their owners must not acquire them again either.
 const expiredKept = 1024
 
 // A holdKey identifies the hold of an owner on a lock, among the holds of the same lock state.
@@ -105,15 +105,15 @@ func (s *lockState) notHeldError(id contract.LockID, o Owner) error {
 	return fmt.Errorf("%w: called by %v, but not held by any owner in this process", ErrNotHeld, o)
 }
 
-// rememberExpired remembers h, which was lost, and whose owner perhaps never unlocks it. It forgets the oldest one for that
-// if there are too many.
-func (e *Engine) rememberExpired(h *hold) {
+// remember remembers h, which was lost, and whose owner perhaps never unlocks it, among latest. It forgets the oldest one
+// for that if there are too many.
+func remember(latest chan *hold, h *hold) {
 	for {
 		select {
-		case e.expired <- h:
+		case latest <- h:
 			return
 		default:
-			oldest := <-e.expired
+			oldest := <-latest
 			oldest.lockState.forget(oldest)
 		}
 	}

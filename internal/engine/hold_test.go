@@ -132,6 +132,22 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 	}
 }
 
+// S4: explicit leases that expire do not make an engine forget a hold that MaxHold has ended.
+func TestEngineRemembersMaxHoldBesideExpiredHolds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newFakeLock(e.redis, "x")
+		l.traits.Limits.Max = time.Second
+		e.take(l, 1)
+		time.Sleep(2 * time.Second)
+		for o := Owner(2); o <= 2*expiredKept; o++ {
+			e.take(newFakeLock(e.redis, fmt.Sprint("name", o)), o, Request{Lease: time.Second})
+		}
+		time.Sleep(2 * time.Second)
+		assert.ErrorIs(t, e.misses(ctx, 1, Request{}), ErrLockLost)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+	})
+}
+
 // S4: a re-entry of a hold whose record is gone returns the loss, and does not acquire the lock again.
 func TestEngineReentryReportsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -128,8 +128,11 @@ func reportLossLocked(h *hold) error {
 // carryOut does what has to be done without the mutex, except the report.
 func (e ending) carryOut() {
 	h := e.hold
-	if !e.renewed || e.limited {
-		h.lockState.engine.rememberExpired(h)
+	switch engine := h.lockState.engine; {
+	case e.limited:
+		remember(engine.limited, h)
+	case !e.renewed:
+		remember(engine.expired, h)
 	}
 	e.guards.EndAll(h.withName(e.loss))
 }
