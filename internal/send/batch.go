@@ -9,9 +9,9 @@ package send
 //     Redis is far or the connection hangs, is not waited for: there is one sender more, up to maxSenders. On a
 //     Cluster, each master has its own batches: one that hangs delays only calls to that master. Nor does a batch wait
 //     that holds a third as many calls as the last one: Redis runs it while the client reads and writes the others.
-//   - If no batch comes back for a while, because Redis is far or connections hang, the calls in the queue go out by
-//     themselves after all: a batch that hangs delays only the calls in it. Where a batch was not answered, all calls
-//     go out by themselves for some time.
+//   - If no batch goes out for a while, because Redis is far or connections hang, there is a sender more than that: a
+//     batch that hangs delays only the calls in it. Where a batch was not answered, all calls go out by themselves for
+//     some time.
 //   - A caller that leaves before its call is sent withdraws the call, and it is never sent. Later the call is
 //     abandoned, as any other.
 //   - A batch has a time limit of its own, and the ctx of no caller.
@@ -30,11 +30,11 @@ import (
 const (
 	batchFrom     = 4                     // tries under way that go out by themselves
 	maxBatch      = 128                   // calls in one batch
-	maxSenders    = 4                     // batches under way
+	maxSenders    = 8                     // batches under way, unless they take longer than batchWait
 	besideFrom    = 4                     // calls that do not wait for the last batch to come back, at least
 	besideShare   = 3                     // and as many as that part of it
 	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
-	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
+	batchWait     = 20 * time.Millisecond // how long calls wait before one more batch goes out
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
 )
 
@@ -52,7 +52,6 @@ type batches struct {
 	underWay int
 	last     *batch          // the one that was taken last; nil: none, or it has ended
 	taken    time.Time       // when a sender last took a batch
-	stalled  bool            // a call has waited in vain since then, and no batch has come back
 	cooldown time.Time       // no batches until then
 	probed   time.Time       // when probe has last begun
 	probes   <-chan struct{} // closed when they have ended; nil: none are under way
@@ -85,7 +84,6 @@ type batchedCall struct {
 	call      Call
 	handler   OrphanHandler
 	in        *batch
-	withdrawn bool // it is not sent
 	abandoned bool // the OrphanHandler gets the outcome
 }
 
@@ -118,18 +116,14 @@ func (r *retry) sendInBatch(w *Wait) (o outcome, why error, sent bool) {
 	return o, why, true
 }
 
-// wait waits until c is answered, is withdrawn, or was under way for ResendTime. The error is the reason why the caller
-// leaves.
+// wait waits until c is answered, or was under way for ResendTime. The error is the reason why the caller leaves.
 func (b *batches) wait(w Wait, c *batchedCall) error {
 	for {
 		ended, why := w.sleepFor(c.in.done, &b.limit)
 		if ended || why != nil {
 			return why
 		}
-		switch sent, withdrawn := b.look(c); {
-		case withdrawn:
-			return nil
-		case sent:
+		if b.hasTaken(c) {
 			_, why = w.sleepFor(c.in.done, &b.sender.limit)
 			return why
 		}
@@ -140,7 +134,7 @@ func (b *batches) wait(w Wait, c *batchedCall) error {
 func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stalled || now.Before(b.cooldown) {
+	if now.Before(b.cooldown) {
 		return nil
 	}
 	if n := len(b.queue); n == 0 || len(b.queue[n-1].calls) == maxBatch {
@@ -162,43 +156,35 @@ func (b *batches) comesLocked(now time.Time) bool {
 	if b.last != nil && now.Sub(b.last.taken) <= b.pause {
 		enough = max(besideFrom, len(b.last.calls)/besideShare)
 	}
-	if b.coming || b.underWay == maxSenders || len(b.queue) == 0 || len(b.queue[0].calls) < enough {
+	if b.coming || b.underWay >= maxSenders || len(b.queue) == 0 || len(b.queue[0].calls) < enough {
 		return false
 	}
 	b.coming = true
 	return true
 }
 
-// look reports whether c was sent, or is withdrawn now because no batch goes out any more.
-func (b *batches) look(c *batchedCall) (sent, withdrawn bool) {
+// hasTaken reports whether c was sent. If no batch has gone out for batchWait, the next one goes out now.
+func (b *batches) hasTaken(c *batchedCall) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if sent = !c.in.taken.IsZero(); !sent && time.Since(b.taken) > batchWait {
-		b.stalled = true
-		c.withdrawLocked()
+	sent := !c.in.taken.IsZero()
+	if !sent && !b.coming && time.Since(b.taken) > batchWait {
+		b.coming = true
+		b.sender.config.Spawn(b.sendAll)
 	}
-	return sent, c.withdrawn
+	return sent
 }
 
 // leave ends the wait of the caller of c: it takes the outcome, withdraws the call that was not sent, or abandons it.
 func (b *batches) leave(c *batchedCall) (sent, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case c.withdrawn:
-		return false, false
-	case c.in.taken.IsZero():
-		c.withdrawLocked()
+	if c.in.taken.IsZero() {
+		c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 		return false, false
 	}
 	c.abandoned = !c.in.ended
 	return true, c.in.ended
-}
-
-// withdrawLocked takes c out of its batch, which was not taken.
-func (c *batchedCall) withdrawLocked() {
-	c.withdrawn = true
-	c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 }
 
 // sendAll sends batches until none is to be sent.
@@ -246,7 +232,7 @@ func (b *batches) next() *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	b.taken, b.stalled, b.coming = now, false, false
+	b.taken, b.coming = now, false
 	b.queue = slices.DeleteFunc(b.queue, func(one *batch) bool { return len(one.calls) == 0 })
 	if len(b.queue) == 0 {
 		return nil
@@ -266,7 +252,7 @@ func (b *batches) next() *batch {
 func (b *batches) end(one *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	one.ended, b.stalled = true, false
+	one.ended = true
 	b.underWay--
 	if b.last == one {
 		b.last = nil
