@@ -543,7 +543,6 @@ func TestBatchesOfARedisThatIsFarDelayACallALittle(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
 		b.batches.pause = senderPause
 		const far = 120 * time.Millisecond
-		b.fake.setRun(after(far, nil))
 		b.fail(func(context.Context) error { time.Sleep(far); return nil })
 		var all sync.WaitGroup
 		for range 200 {
