@@ -10,10 +10,11 @@ package send
 //     Cluster, each master has its own batches: one that hangs delays only calls to that master. Nor does a batch wait
 //     that holds a third as many calls as the last one: Redis runs it while the client reads and writes the others.
 //   - If no batch goes out for a while, because Redis is far or connections hang, there is a sender more than that: a
-//     batch that hangs delays only the calls in it. Where a batch was not answered, all calls go out by themselves for
-//     some time.
-//   - A caller that leaves before its call is sent withdraws the call, and it is never sent. Later the call is
-//     abandoned, as any other.
+//     batch that hangs delays only the calls in it.
+//   - A call that was not answered is sent again in a batch, too. By themselves all those of a batch would fill the
+//     connection pool, and the batches behind them would get no connection, and fail as well.
+//   - A caller that leaves before its call is sent withdraws the call, and it is never sent. A call without an answer for
+//     a while is a try that is under way, like any other.
 //   - A batch has a time limit of its own, and the ctx of no caller.
 //   - A panic of a hook is the error of every call in the batch.
 //   - A batch has a goroutine of its own. A call begins it, or the batch before it.
@@ -28,14 +29,13 @@ import (
 )
 
 const (
-	batchFrom     = 4                     // tries under way that go out by themselves
-	maxBatch      = 128                   // calls in one batch
-	maxSenders    = 8                     // batches under way, unless they take longer than batchWait
-	besideFrom    = 4                     // calls that do not wait for the last batch to come back, at least
-	besideShare   = 3                     // and as many as that part of it
-	senderPause   = time.Millisecond      // how long after it was sent a batch is expected back
-	batchWait     = 20 * time.Millisecond // how long calls wait before one more batch goes out
-	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
+	batchFrom   = 4                     // tries under way that go out by themselves
+	maxBatch    = 128                   // calls in one batch
+	maxSenders  = 8                     // batches under way, unless they take longer than batchWait
+	besideFrom  = 4                     // calls that do not wait for the last batch to come back, at least
+	besideShare = 3                     // and as many as that part of it
+	senderPause = time.Millisecond      // how long after it was sent a batch is expected back
+	batchWait   = 20 * time.Millisecond // how long calls wait before one more batch goes out
 )
 
 // batches are the batches of one Sender to one server.
@@ -52,7 +52,6 @@ type batches struct {
 	underWay int
 	last     *batch          // the one that was taken last; nil: none, or it has ended
 	taken    time.Time       // when a sender last took a batch
-	cooldown time.Time       // no batches until then
 	probed   time.Time       // when probe has last begun
 	probes   <-chan struct{} // closed when they have ended; nil: none are under way
 }
@@ -81,67 +80,52 @@ type batch struct {
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
 	outcome
-	call      Call
-	handler   OrphanHandler
-	in        *batch
-	abandoned bool // the OrphanHandler gets the outcome
+	call Call
+	in   *batch
+	left *try // gets the outcome; nil: the caller waits for the batch
 }
 
-// sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
-// has to go out by itself. The error is the reason why the caller leaves.
+// sendInBatch sends the request with those of others. The outcome is silent if the try is still under way after a while.
+// If the call was not sent, the request has to go out by itself. The error is the reason why the caller leaves.
 func (r *retry) sendInBatch(w *Wait) (o outcome, why error, sent bool) {
 	b := r.batchesOf(&r.req.Call)
 	if b == nil {
 		return outcome{}, nil, false
 	}
 	c := b.enqueue(&r.req, r.sent)
-	if c == nil {
-		return outcome{}, nil, false
-	}
-	why = b.wait(w.WithMinWait(r.sent), c)
-	switch sent, answered := b.leave(c); {
-	case answered:
+	ended, why := b.wait(w.WithMinWait(r.sent), c)
+	if ended {
 		return b.received(c), nil, true
-	case !sent:
-		return outcome{}, why, false
 	}
-	r.known.Orphans++
-	r.known.Abandoned = why != nil
-	if why == nil {
-		o = outcome{sent: r.sent, err: ErrSilent} // the request is sent again
+	t := r.newTry(w.Ctx)
+	switch sent, ended = b.leave(c, t); {
+	case ended:
+		return b.received(c), nil, true
+	case sent:
+		r.asking.Add(1)
+		r.underWay = append(r.underWay, t)
 	}
-	if why == nil || why == ErrTimeUp { // the call was without an answer for at least MinWait
-		r.recordHealth(ErrSilent)
-	}
-	return o, why, true
+	return outcome{}, why, sent
 }
 
-// wait waits until c is answered, or was under way for ResendTime. The error is the reason why the caller leaves.
-func (b *batches) wait(w Wait, c *batchedCall) error {
+// wait waits until c is answered, or was sent for a while. The error is the reason why the caller leaves.
+func (b *batches) wait(w Wait, c *batchedCall) (ended bool, why error) {
 	for {
-		ended, why := w.sleepFor(c.in.done, &b.limit)
-		if ended || why != nil {
-			return why
-		}
-		if b.hasTaken(c) {
-			_, why = w.sleepFor(c.in.done, &b.sender.limit)
-			return why
+		if ended, why = w.sleepFor(c.in.done, &b.limit); ended || why != nil || b.hasTaken(c) {
+			return ended, why
 		}
 	}
 }
 
-// enqueue adds the call of r to the next batch. It returns nil if calls are to go out by themselves.
+// enqueue adds the call of r to the next batch.
 func (b *batches) enqueue(r *Request, now time.Time) *batchedCall {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now.Before(b.cooldown) {
-		return nil
-	}
 	if n := len(b.queue); n == 0 || len(b.queue[n-1].calls) == maxBatch {
 		b.queue = append(b.queue, &batch{calls: make([]*batchedCall, 0, 8), done: make(chan struct{})})
 	}
 	in := b.queue[len(b.queue)-1]
-	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, handler: r.OnOrphan, in: in}
+	c := &batchedCall{outcome: outcome{sent: now}, call: r.Call, in: in}
 	in.calls = append(in.calls, c)
 	if b.comesLocked(now) {
 		b.sender.config.Spawn(b.sendAll)
@@ -175,15 +159,16 @@ func (b *batches) hasTaken(c *batchedCall) bool {
 	return sent
 }
 
-// leave ends the wait of the caller of c: it takes the outcome, withdraws the call that was not sent, or abandons it.
-func (b *batches) leave(c *batchedCall) (sent, answered bool) {
+// leave ends the wait of the caller of c. It withdraws a call that was not sent. If its batch has not ended, t gets the
+// outcome.
+func (b *batches) leave(c *batchedCall, t *try) (sent, ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.in.taken.IsZero() {
 		c.in.calls = slices.DeleteFunc(c.in.calls, func(other *batchedCall) bool { return other == c })
 		return false, false
 	}
-	c.abandoned = !c.in.ended
+	c.left = t
 	return true, c.in.ended
 }
 
@@ -239,7 +224,7 @@ func (b *batches) next() *batch {
 	}
 	next := b.queue[0]
 	b.queue = slices.Delete(b.queue, 0, 1)
-	next.taken, next.ctx = now, b.sender.limit.begin(now) // for a connection
+	next.taken, next.ctx = now, b.sender.connect.begin(now)
 	b.last = next
 	b.underWay++
 	if b.comesLocked(now) { // another batch may have come back since this sender was to come
@@ -259,8 +244,11 @@ func (b *batches) end(one *batch) bool {
 	}
 	close(one.done)
 	for _, c := range one.calls {
-		if c.abandoned { // from now on no other one will be
-			b.sender.config.Spawn(func() { b.received(c).orphaned(c.handler) })
+		if c.left != nil { // from now on no other one will be
+			b.sender.config.Spawn(func() {
+				c.left.outcome = b.received(c)
+				c.left.finish()
+			})
 		}
 	}
 	return b.comesLocked(time.Now())
@@ -269,12 +257,7 @@ func (b *batches) end(one *batch) bool {
 // received returns the outcome of a call, and records what it says about Redis.
 func (b *batches) received(c *batchedCall) outcome {
 	o := c.outcome
-	o.err = b.sender.orNoConnection(o.err, &c.call, c.in.ctx, ResendTime)
-	if o.err != nil && !Answered(o.err) {
-		b.mu.Lock()
-		b.cooldown = time.Now().Add(batchCooldown)
-		b.mu.Unlock()
-	}
+	o.err = b.sender.orNoConnection(o.err, &c.call, c.in.ctx, ConnectTime)
 	o.value, o.err = checkAnswer(o.value, o.err)
 	b.sender.record(b, o)
 	return o

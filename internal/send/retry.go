@@ -104,7 +104,7 @@ func (r *retry) noteError(o outcome, over error) {
 	if MayHaveRun(o.err) {
 		r.known.Unknown++
 	}
-	if MayRunLater(o.err) && o.err != ErrSilent { // such a call is in a batch that is under way: its outcome will be an orphan
+	if MayRunLater(o.err) {
 		r.known.Lost++
 	}
 	r.replied = r.replied || Answered(o.err)
@@ -215,7 +215,7 @@ func (r *retry) enough(w *Wait) bool {
 // has failed.
 func (r *retry) leave(w *Wait, why error) Answer {
 	err, ended := WithLast(why, r.last.err), w.Ctx.Err()
-	if r.last.err == ErrSilent || r.last.err == nil && ended != nil && errors.Is(why, ended) {
+	if r.last.err == nil && ended != nil && errors.Is(why, ended) {
 		err = r.Explain(err, r.req.Call.key())
 	}
 	if r.detached != nil {
@@ -306,7 +306,7 @@ func (r *retry) ranOnCaller(w *Wait, o outcome) (outcome, error) {
 func (r *retry) wait(caller *Wait) (outcome, error) {
 	w := *caller
 	if len(r.underWay) > 0 {
-		w = caller.WithMinWait(time.Now())
+		w = caller.WithMinWait(r.sent)
 	}
 	if r.resume.IsZero() {
 		return r.take(w.sleepFor(r.detached.wakes(), &r.limit))

@@ -385,25 +385,6 @@ func TestDeadlineEndsAPause(t *testing.T) {
 	})
 }
 
-// A caller whose time is up, and whose call was in a batch without an answer, learns that the pool is exhausted. Who
-// calls Do says that of a call whose error is ErrTimeUp alone.
-func TestTimeThatIsUpNamesAnExhaustedPool(t *testing.T) {
-	in(t, func(b *bench) {
-		b.BatchAll()
-		b.fake.setBefore(func(context.Context) error {
-			time.Sleep(4 * ResendTime)
-			return nil
-		})
-		b.fake.setRun(after(4*ResendTime, nil))
-		w := b.wait(context.Background())
-		w.Deadline = time.Now().Add(ResendTime + ResendTime/2)
-		a := b.Do(w, request("x"), time.Now())
-		assert.ErrorIs(t, a.Err, ErrTimeUp)
-		assert.ErrorIs(t, a.Err, ErrPoolExhausted)
-		time.Sleep(8 * ResendTime) // for the tries that are left
-	}, func(c *Config) { c.Batch, c.Exhausted = true, func(string) bool { return true } })
-}
-
 // go-redis may notice first that the context is done. The error is that of the context, once, with the error of the
 // previous try.
 func TestEndOfCtxIsToldOnce(t *testing.T) {

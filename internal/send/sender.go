@@ -73,8 +73,9 @@ type Sender struct {
 	batches *batches // of the only server
 	homes   sync.Map // server -> *batches, if there are several servers
 
-	began time.Time
-	limit limit // of ResendTime
+	began   time.Time
+	limit   limit // of ResendTime
+	connect limit // of ConnectTime
 
 	slowness slowness // limits the patience of callers, and decides whether calls may be bounded
 
@@ -89,7 +90,7 @@ type Sender struct {
 
 // New returns a Sender.
 func New(c Config) *Sender {
-	s := &Sender{config: c, began: time.Now(), limit: limit{d: ResendTime}}
+	s := &Sender{config: c, began: time.Now(), limit: limit{d: ResendTime}, connect: limit{d: ConnectTime}}
 	s.batches = newBatches(s)
 	return s
 }
@@ -352,7 +353,7 @@ func (s *Sender) knowsServers() bool { return s.config.Home == nil || s.answered
 
 // mayBatch reports whether a request is sent together with those of others, while this number of tries is under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
-	return s.config.Batch && underWay > s.batches.from && !r.Long && !s.unhealthy.Load()
+	return s.config.Batch && underWay > s.batches.from && !r.Long
 }
 
 // batchesOf returns the batches for the server of a call, or nil if the server is not known.

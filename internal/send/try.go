@@ -1,6 +1,6 @@
 package send
 
-// Tries on goroutines of their own, which their caller can abandon.
+// Tries on goroutines of their own, or in a batch, which their caller can abandon.
 //
 // Rules: each outcome is received exactly once: by the caller while it waits, and by the OrphanHandler afterwards. A
 // try reports its outcome even if a hook of the Redis client ends its goroutine. The context of a try has the values
@@ -26,7 +26,7 @@ type detached struct {
 	abandoned bool
 }
 
-// A try is one sending of a request, on a goroutine of its own.
+// A try is one sending of a request, which its caller does not wait for on its own goroutine.
 type try struct {
 	outcome
 	of      *detached
@@ -53,13 +53,20 @@ func (c tryCtx) Deadline() (time.Time, bool) {
 	return by, true
 }
 
-// start makes one try on another goroutine.
-func (r *retry) start(caller context.Context, bounded bool) {
+// newTry returns the try that is sent now.
+func (r *retry) newTry(caller context.Context) *try {
 	if r.detached == nil {
 		r.detached = &detached{sender: r.Sender, caller: caller, wake: make(chan struct{}, maxTries)}
 	}
-	t := &try{of: r.detached, req: r.req, resent: len(r.underWay) > 0, bounded: bounded}
+	t := &try{of: r.detached, req: r.req, cancel: func() {}}
 	t.outcome = outcome{sent: r.sent, err: ErrHookExited} // unless the goroutine continues
+	return t
+}
+
+// start makes one try on another goroutine.
+func (r *retry) start(caller context.Context, bounded bool) {
+	t := r.newTry(caller)
+	t.resent, t.bounded = len(r.underWay) > 0, bounded
 	timed, cancel := context.WithTimeout(context.Background(), ConnectTime+ConnectTime/4)
 	t.ctx, t.cancel = tryCtx{limited{timed, caller}, t.of}, cancel
 	r.underWay = append(r.underWay, t)
