@@ -246,8 +246,8 @@ func (b *batches) end(one *batch) bool {
 	for _, c := range one.calls {
 		if c.left != nil { // from now on no other one will be
 			b.sender.config.Spawn(func() {
+				defer c.left.finish() // also if the user's client ends the goroutine
 				c.left.outcome = b.received(c)
-				c.left.finish()
 			})
 		}
 	}
