@@ -375,4 +375,14 @@ func (b *tokenBlock) take() (token int64) {
 		Omits:   "A short try waits for a moment at most.",
 		Changes: []Change{{"least := now.Add(MinWait)", "least := now.Add(ConnectTime)"}},
 	},
+	{
+		Name: "farBatchesWait", File: "internal/send/batch.go",
+		Omits:   "While all batches take long, another one goes out.",
+		Changes: []Change{{"time.Since(b.taken) > batchWait {", "time.Since(b.taken) > LongTime {"}},
+	},
+	{
+		Name: "lateBatchIsLost", File: "internal/send/batch.go",
+		Omits:   "The answer of a batch that takes long reaches the callers that it has left.",
+		Changes: []Change{{"\tc.left = t\n", "\t_ = t\n"}},
+	},
 }
