@@ -88,7 +88,7 @@ func (a *acquireOp) run() (res Answer, err error) {
 				continue
 			}
 		}
-		returned = true
+		returned, a.over = true, time.Now()
 		return res, err
 	}
 }
@@ -133,6 +133,9 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 			return res, nil
 		}
 		a.place.granted = true
+		if t := &a.target; t.HoldCount > 1 { // the lease is confirmed, whatever becomes of the next request
+			a.engine.watchdog.Extend(&t.hold.record.lease, res.Sent, t.Lease, false)
+		}
 		lastReply = time.Now()
 		if asked == MostAsked {
 			res.Status = contract.Busy // rollback undoes the grant, and dismissLocked must not undo it again

@@ -6,6 +6,7 @@ package engine
 // Redis has answered to this caller, or to the caller in front of it. If neither is known, the error names no holder.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -109,17 +110,17 @@ func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request
 	if err != send.ErrTimeUp && !byCtx && !closed {
 		return err
 	}
-	f := &op.found
+	f, now := &op.found, cmp.Or(op.over, time.Now())
 	if f.behind != "" {
 		f.look.Update(e.poller.Last(f.behind))
 	}
 	who, front := e.here(kind, o)
-	busy := !closed && f.busyAt(time.Now(), who != "")
+	busy := !closed && f.busyAt(now, who != "")
 	if err == send.ErrTimeUp {
 		if busy {
 			return err
 		}
-		return f.whyNotBusy(e, kind)
+		return f.whyNotBusy(e, kind, now)
 	}
 	switch last := f.reply; {
 	case who != "":
@@ -143,10 +144,10 @@ func whyEnded(e *Engine, op *waitOptions, kind contract.Lock, o Owner, r Request
 	return err
 }
 
-// whyNotBusy returns the error of a TryLock of kind whose time is up although the lock is not known to be busy.
-func (f *findings) whyNotBusy(e *Engine, kind contract.Lock) error {
+// whyNotBusy returns the error of a TryLock of kind whose time is up although the lock was not known to be busy then.
+func (f *findings) whyNotBusy(e *Engine, kind contract.Lock, now time.Time) error {
 	local, asks := kind.(LocalLock)
-	doubt := f.request.inDoubt(time.Now()) || f.look.InDoubt(time.Now(), send.MinWait)
+	doubt := f.request.inDoubt(now) || f.look.InDoubt(now, send.MinWait)
 	switch {
 	case f.reply != nil && f.reply.cause != nil:
 		return send.WithLast(send.ErrTimeUp, f.reply.cause)

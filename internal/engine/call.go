@@ -111,6 +111,7 @@ func (e *Engine) deadlineOf(r Request) (deadline time.Time) {
 func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, kind contract.Lock) (*hold, error) {
 	s := e.retain(kind.Traits().ID.Name)
 	defer s.release()
+	op.over = time.Time{}
 	op.span.asks(1) // a call that begins again may have asked for more
 	l, local := kind.(LocalLock)
 	switch {

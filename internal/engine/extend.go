@@ -40,18 +40,22 @@ func (e *Engine) extend(ctx context.Context, kind contract.Lock, o Owner, length
 	if length, err = mayExtend(h, length, cuts); err != nil {
 		return err
 	}
-	sent, err := extendHold(h, &op.Wait, length)
-	whole := lease.Validity(length)
-	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
-	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
-		sent, err = extendHold(h, &op.Wait, length) // the answer came late: after another request more of the lease is left
+	for asked := 1; ; asked++ {
+		sent, again := extendHold(h, &op.Wait, length)
+		h.expireIfDue()
+		if again == nil {
+			again = noteExtended(h, sent, length)
+		}
+		if asked == 1 { // the answers to the others leave more of the lease
+			err = again
+		}
+		whole := lease.Validity(length)
+		if again != nil || asked == MostAsked || lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) {
+			break
+		}
 	}
-	h.expireIfDue()
 	if loss := lossOf(h); loss != nil {
 		err = send.WithLast(loss, err)
-	}
-	if err == nil {
-		err = noteExtended(h, sent, length)
 	}
 	return err
 }

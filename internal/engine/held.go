@@ -51,6 +51,7 @@ func (e *Engine) HoldCount(ctx context.Context, kind contract.Record, o Owner) (
 	if err != nil || !seen.Held {
 		return 0, err
 	}
+	_, count = e.holdCount(kind, o) // the answer may be late
 	return count, nil
 }
 

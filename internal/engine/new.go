@@ -28,7 +28,7 @@ func New(c Config, sending send.Config) *Engine {
 	e.fulfil = e.carryOut
 	e.poller = e.newPoller()
 	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
-		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
+		max(e.WatchdogTimeout, send.ConnectTime), e.workers.Spawn, e.pubsub.Reload, e.Log
 	e.sender = send.New(sending)
 	e.fields.id = e.ID
 	e.hints = e.newHints()

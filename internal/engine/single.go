@@ -36,11 +36,15 @@ func (a *acquireOp) isBeside() bool {
 // attempt, whose answer takes at most patience.
 func (a *acquireOp) yield(patience time.Duration) (err error) {
 	d := a.yieldStep(patience, true)
-	if d > 0 {
+	if d == 0 {
+		return nil
+	}
+	if a.HasTime(d) {
 		a.span.waits()
-		if err = a.Sleep(nil, nil, nil, d); err == nil {
-			a.yieldStep(patience, false)
-		}
+		err = a.Sleep(nil, nil, nil, d)
+	}
+	if err == nil {
+		a.yieldStep(patience, false)
 	}
 	return err
 }
@@ -51,7 +55,7 @@ func (a *acquireOp) yieldStep(patience time.Duration, mayYield bool) time.Durati
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
 	if mayYield && h.queue != nil {
-		if d := h.queue.policy.Yield(a.engine.watchdog.Now()); d > 0 && a.HasTime(d) {
+		if d := h.queue.policy.Yield(a.engine.watchdog.Now()); d > 0 {
 			return d
 		}
 	}

@@ -22,6 +22,7 @@ type waitOptions struct {
 	span      *span         // of the call; nil: there is no Observer
 	lastReply time.Time     // when Redis last answered this call that the lock is busy; zero: it has not
 	found     findings      // what the caller knows newest of its locks
+	over      time.Time     // when the attempts have ended, before their rollback; zero: there was none
 }
 
 // waitOptionsFor returns the options of a caller that waits until ctx is done, or until Close.

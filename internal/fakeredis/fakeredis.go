@@ -218,8 +218,20 @@ func (r *Redis) run(c send.Call) send.Reply {
 		return r.rename(rec, args[0].(string), args[1].(string), args[2].(time.Duration), args[3].(int64), args[4].(int64), args[5].(bool))
 	case "force":
 		return r.force(rec, name)
+	case "inspect":
+		return rec.inspect(args[0].(string))
 	}
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
+}
+
+func (rec *Record) inspect(field string) send.Reply {
+	switch {
+	case rec == nil:
+		return send.Reply{0, 0, -2}
+	case rec.Field == field:
+		return send.Reply{1, int64(rec.Levels), send.Milliseconds(time.Until(rec.Expires))}
+	}
+	return send.Reply{1, 0, send.Milliseconds(time.Until(rec.Expires))}
 }
 
 func (r *Redis) force(rec *Record, name string) send.Reply {

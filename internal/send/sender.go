@@ -51,7 +51,8 @@ type Config struct {
 	// Exhausted reports whether all connections of the pool are in use that requests for a key need. Like Home it is
 	// not called before a call was answered if there are several servers. If Exhausted is nil, it is not known.
 	Exhausted func(key string) bool
-	// RetryBudget is how long a caller that has received a reply continues to retry. It is one watchdog timeout.
+	// RetryBudget is how long a caller that has received a reply continues to retry. It is one watchdog timeout, and
+	// ConnectTime at least, because a caller that has received none does so for nearly as long.
 	RetryBudget time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
 	Spawn func(f func())

@@ -67,7 +67,7 @@ func (w *Wait) hasUntil(t time.Time) bool {
 
 // HasTime reports whether a caller that waits for other owners has more time left than d.
 func (w *Wait) HasTime(d time.Duration) bool {
-	return !w.NoWait && (w.Deadline.IsZero() || time.Until(w.Deadline) > d)
+	return !w.NoWait && w.hasUntil(time.Now().Add(d))
 }
 
 // Sleep returns nil when one of the channels is ready or d has passed, where 0 means no limit. Otherwise it returns

@@ -51,10 +51,13 @@ func TestWaitEndsByWakeUpTimeCtxOrClose(t *testing.T) {
 
 func TestHasTimeOnlyWhereTheCallerWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		assert.True(t, (&Wait{}).HasTime(time.Hour))
-		assert.False(t, (&Wait{NoWait: true}).HasTime(0))
-		w := &Wait{Deadline: time.Now().Add(time.Second)}
-		assert.True(t, w.HasTime(time.Second-1))
-		assert.False(t, w.HasTime(time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		assert.True(t, (&Wait{Ctx: context.Background()}).HasTime(time.Hour))
+		assert.False(t, (&Wait{Ctx: ctx}).HasTime(time.Hour))
+		assert.False(t, (&Wait{Ctx: ctx, NoWait: true}).HasTime(0))
+		w := &Wait{Ctx: ctx, Deadline: time.Now().Add(time.Second)}
+		assert.True(t, w.HasTime(time.Second))
+		assert.False(t, w.HasTime(time.Second+1))
 	})
 }

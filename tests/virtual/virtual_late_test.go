@@ -160,3 +160,26 @@ func TestUnlockOfAWriterThatHasRead(t *testing.T) {
 		assert.True(v, ok)
 	})
 }
+
+// Redis is 150 ms away, and answers everything at once: a TryLock whose time is up is told that the lock is busy, and a Lock
+// whose context ends, at whatever moment of a request that is.
+func TestWaitsForABusyLockOfAFarRedisEndBusy(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		near, _ := v.Client(0)
+		far, link := v.Client(0)
+		holder := near.NewLock("x")
+		require.NoError(v, holder.Lock(ctx))
+		link.Set(func(c *bubble.Conditions) { c.Latency = 75 * time.Millisecond })
+		l := far.NewLock("x")
+		for wait := time.Second; wait < 4*time.Second; wait += 7 * time.Millisecond {
+			ok, err := l.TryLock(ctx, wait, 0)
+			assert.False(v, ok)
+			assert.NoError(v, err, wait)
+			limited, cancel := context.WithTimeout(ctx, wait)
+			assert.ErrorIs(v, l.Lock(limited), ErrBusy, wait)
+			cancel()
+		}
+		link.Set(func(c *bubble.Conditions) { c.Latency = 0 })
+		require.NoError(v, holder.Unlock(ctx))
+	})
+}
