@@ -56,8 +56,8 @@ var Code = []Mistake{
 		Name: "extendUnanswered", File: "internal/engine/extend.go",
 		Omits: "An Extend without an answer fails.",
 		Changes: []Change{{
-			"if err == nil {\n\t\terr = noteExtended(h, sent, length)",
-			"if err = lossOf(h); err == nil {\n\t\terr = noteExtended(h, sent, length)",
+			"if again == nil {\n\t\t\tagain = noteExtended(h, sent, length)",
+			"if again = lossOf(h); again == nil {\n\t\t\tagain = noteExtended(h, sent, length)",
 		}},
 	},
 	{
@@ -243,7 +243,7 @@ var Code = []Mistake{
 		Changes: []Change{{
 			`p.running = len(p.locks) > 0
 	return !p.running`,
-			"return len(p.waiters) == 0",
+			"return len(p.locks) == 0",
 		}},
 	},
 	{
