@@ -253,8 +253,9 @@ func TestSilentBatchIsSentAgainByDo(t *testing.T) {
 		start := time.Now()
 		r := request("x")
 		r.OnOrphan = late
+		time.AfterFunc(ResendTime/2, b.answersAgain)
 		a := b.do(r)
-		answers(b.t, alone+"x", a)
+		answers(b.t, "x", a)
 		assert.Equal(b.t, 1, a.Unknown)
 		assert.Equal(b.t, 1, a.Orphans)
 		assert.Zero(b.t, a.Lost)
@@ -586,5 +587,26 @@ func TestEachCallerGetsTheAnswerToItsOwnCall(t *testing.T) {
 			sent += len(batch)
 		}
 		assert.EqualValues(b.t, callers*rounds-unsent.Load(), sent)
+	})
+}
+
+// Connections that carry batches have fallen silent, and others work: each of the calls is sent again after ResendTime, not
+// as many as may be sent by themselves.
+func TestEachCallInABatchThatHangsIsSentAgainSoon(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 5 * maxResent {
+			all.Go(func() {
+				answers(b.t, "x", b.do(request("x")))
+				assert.LessOrEqual(b.t, time.Since(start), 2*ResendTime)
+			})
+		}
+		synctest.Wait()
+		time.Sleep(10 * batchWait) // all of them are in batches that hang
+		b.answersAgain()
+		all.Wait()
+		release()
 	})
 }

@@ -5,9 +5,9 @@ package send
 // Rules:
 //   - The first answer to any of the tries counts.
 //   - A try without an answer for ResendTime stays under way, and the request is sent again over another connection,
-//     because the connection may hang and the pool has others. At most maxTries are under way for one request, and at
-//     most maxResent in addition to the first ones for all requests of a Client: if all of Redis hangs, more tries do
-//     not help.
+//     because the connection may hang and the pool has others. At most maxTries are under way for one request. At most
+//     maxResent of them have a connection each, in addition to the first ones, for all requests of a Client: if all of
+//     Redis hangs, more do not help.
 //   - A long call that may still run is not sent again before LongTime has passed, because each of them would block
 //     Redis for as long as the previous one.
 //   - A pause follows a refusal that may go away, and a connection that fails. A connection that was closed while it
@@ -40,7 +40,7 @@ const (
 
 	maxEnded   = 64              // tries over connections that were closed while they were idle
 	maxTries   = 4               // under way for one request
-	maxResent  = 32              // under way for all requests of a Client, in addition to the first ones
+	maxResent  = 32              // under way by themselves for all requests of a Client, in addition to the first ones
 	quickTries = 4               // the least number of tries for a caller that has received no reply,
 	quickTime  = 4 * time.Second // and how long they are made
 	firstPause = 10 * time.Millisecond
@@ -160,8 +160,8 @@ func (r *retry) next(w *Wait) (outcome, error) {
 				return o, why
 			}
 		}
-		if r.resume.IsZero() && r.mayTry() {
-			o, why := r.send(w)
+		if may, again := r.mayTry(); may {
+			o, why := r.send(w, again)
 			if why != nil || !o.silent() || len(r.underWay) == 0 {
 				return o, why
 			}
@@ -238,28 +238,33 @@ func (r *retry) answer(err error, leaves bool) Answer {
 	return a
 }
 
-// mayTry reports whether one more try may be under way, and counts it if others are under way.
-func (r *retry) mayTry() bool {
+// mayTry reports whether one more try may be under way now. again is set if others are, and it is sent by itself: then it
+// is counted.
+func (r *retry) mayTry() (may, again bool) {
 	switch n := len(r.underWay); {
+	case !r.resume.IsZero():
+		return false, false
 	case n == 0:
-		return true
+		return true, false
 	case n >= maxTries, r.once, r.req.Long && time.Since(r.sent) < LongTime:
-		return false
+		return false, false
+	case r.mayBatch(&r.req, r.asking.Load()) && r.batchesOf(&r.req.Call) != nil:
+		return true, false
 	}
 	if r.resent.Add(1) > maxResent {
 		r.resent.Add(-1)
-		return false
+		return false, false
 	}
-	return true
+	return true, true
 }
 
 // send makes one try, in a batch, on this goroutine, or on another one. The outcome is silent if the try is still
-// under way. The error is the reason why the caller leaves.
-func (r *retry) send(w *Wait) (outcome, error) {
+// under way. The error is the reason why the caller leaves. again is that of mayTry.
+func (r *retry) send(w *Wait, again bool) (outcome, error) {
 	r.tries++
 	r.sent = time.Now()
-	if len(r.underWay) > 0 {
-		r.start(w.Ctx, false)
+	if again {
+		r.start(w.Ctx, false, true)
 		return outcome{}, nil
 	}
 	n := r.asking.Add(1)
@@ -269,7 +274,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		if o, why, sent := r.sendInBatch(w); sent || why != nil {
 			return o, why
 		}
-	} else if !r.once { // if no batch goes out, Redis may not be quick any more
+	} else if !r.once && len(r.underWay) == 0 { // if no batch goes out, Redis may not be quick any more
 		bounded, onCaller = r.mayBound(w, &r.req, r.sent)
 	}
 	if onCaller {
@@ -284,7 +289,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		}
 		r.sent, bounded = time.Now(), false
 	}
-	r.start(w.Ctx, bounded && r.tries == 1)
+	r.start(w.Ctx, bounded && r.tries == 1, false)
 	return outcome{}, nil
 }
 

@@ -83,7 +83,7 @@ type Sender struct {
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was answered without an error; before that, Config.Home must not be called
 	asking    atomic.Int64 // tries under way
-	resent    atomic.Int64 // those of them that were sent while another try of their request was under way
+	resent    atomic.Int64 // those of them that were sent by themselves while another try of their request was under way
 
 	late       atomic.Int32 // bounded calls that ended much later than they should, one after the other
 	unboundFor atomic.Int64 // until when no call is bounded, because there were too many, in ns since began

@@ -33,7 +33,7 @@ type try struct {
 	req     Request
 	ctx     context.Context
 	cancel  context.CancelFunc
-	resent  bool // another try of the request was under way
+	resent  bool // it is counted
 	bounded bool // it may be
 	ended   bool // the caller may take the outcome
 }
@@ -64,9 +64,9 @@ func (r *retry) newTry(caller context.Context) *try {
 }
 
 // start makes one try on another goroutine.
-func (r *retry) start(caller context.Context, bounded bool) {
+func (r *retry) start(caller context.Context, bounded, resent bool) {
 	t := r.newTry(caller)
-	t.resent, t.bounded = len(r.underWay) > 0, bounded
+	t.bounded, t.resent = bounded, resent
 	timed, cancel := context.WithTimeout(context.Background(), ConnectTime+ConnectTime/4)
 	t.ctx, t.cancel = tryCtx{limited{timed, caller}, t.of}, cancel
 	r.underWay = append(r.underWay, t)
