@@ -272,7 +272,7 @@ func ofElection(o *lockOptions) {
 // Unlock and another Lock of the owner return ErrMaxHold, which matches ErrLockLost, and other owners can acquire the
 // lock. So a goroutine that hangs, or that forgets to release the lock, blocks others for a limited time. Because
 // clocks may drift, the lock is valid for slightly less than d: 1% of the last lease and 2ms less. A Client remembers the last
-// 1,024 holds that have ended so and were not unlocked; for the owner of an earlier one it is as if it had unlocked.
+// 1,024 holds that have ended so; for the owner of an earlier one it is as if it had unlocked.
 //
 // Each hold may last for d, so a lock with this option is not handed off within the process: every Unlock releases it in
 // Redis. A call with a lease longer than d returns
