@@ -58,9 +58,10 @@ func (h *handle) Name() string { return h.name }
 // nothing, and a request that is still in flight is rolled back; if Redis runs it even later, its key expires with its
 // lease.
 //
-// If the caller held the lock and has lost it since, Lock returns ErrLockLost, unless an earlier Lock, or the Unlock of the
-// first one, has already done so: after it the caller may acquire the lock again. It returns ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key
-// of the lock holds data of another kind. Other errors of Redis are returned after a few retries.
+// If the caller held the lock and has lost it since, Lock returns ErrLockLost, unless an earlier Lock, or the Unlock of
+// the first one, has already done so: after that the caller may acquire the lock again. It returns ErrClosed after
+// Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if a key of the lock holds data of another kind. Other
+// errors of Redis are returned after a few retries.
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
