@@ -292,8 +292,8 @@ func MaxHold(d time.Duration) LockOption {
 // waiter acquires the lock at most one poll interval after d has passed. A Java waiter acquires it when the lease that
 // it last read from Redis has expired.
 //
-// If Redis does not confirm the request, it is retried in the background. A request that Redis runs even later, such as a
-// renewal that was under way, may make the key last for one lease longer, and so may Close if the owner had both halves of
+// If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the latest.
+// Close may make the key last for one lease longer if another request was under way, or if the owner had both halves of
 // a read/write lock. MinHold has no effect on a hold that ends without Unlock: after a crash other owners wait until the lease has
 // expired, even if that is earlier than d. ForceUnlock releases the lock at once, and so does a MultiLock that cannot
 // acquire its other locks. The methods of a RedLock return ErrInvalid if one of its locks has this option. d is at

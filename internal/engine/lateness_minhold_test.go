@@ -197,3 +197,16 @@ func TestKeptFieldsAreForgotten(t *testing.T) {
 		assert.False(t, k.has("client:1:102"))
 	})
 }
+
+// A renewal that failed runs late, when the release has set the lease: the record is deleted when MinHold is over.
+func TestMinHoldEndsInTimeAfterALateRenewal(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, contract.Limits{MinHold: 20 * time.Second})
+		e.take(l, 1)
+		runsLate(e.redis, "renew", 1, fakeredis.Fault{Ghost: 8 * time.Second})
+		time.Sleep(16 * time.Second)
+		e.giveBack(l, 1)
+		time.Sleep(5 * time.Second)
+		e.assertFree("the record after MinHold")
+	})
+}

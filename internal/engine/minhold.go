@@ -2,8 +2,8 @@ package engine
 
 // MinHold: how a record stays in Redis until MinHold has passed.
 //
-// Rules: see limits.go. The release sets the lease once that the record has from then on. A request that runs after it may
-// make the record last for a lease of its own. A read lock and a write lock of one owner share a lease in Redis, which only
+// Rules: see limits.go. The release sets the lease that the record has from then on. While another request may run after it,
+// for example one that has confirmed a grant, the record is deleted when MinHold is over. A read lock and a write lock of one owner share a lease in Redis, which only
 // the last of them may shorten.
 
 import (
@@ -36,33 +36,35 @@ func beginMinHold(h *hold) time.Duration {
 	return rest
 }
 
-// isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
-// are in the same key in Redis, and so have one lease.
-func isAlone(h *hold) bool {
+// keeping returns what a request is for that makes the record of h last, and reports whether nothing else needs the lease,
+// and no other request may set it. A read lock and a write lock of one owner are in the same key in Redis, and so have one
+// lease.
+func keeping(h *hold) (why purpose, alone bool) {
 	h.lockState.Lock()
 	defer h.lockState.Unlock()
-	return !h.fieldSent && h.counterpartLocked() == nil
+	if h.fieldSent || h.counterpartLocked() != nil {
+		return toKeep, false
+	}
+	r := h.reachLocked()
+	return toLimit, r.Renewal+r.Late == 0
 }
 
-// askToKeep sends a request that sets the lease of the record to rest. expires reports whether nothing else needs that
-// lease, so that the record expires with it.
+// askToKeep sends a request that sets the lease of the record to rest. expires reports whether the record then expires with
+// that lease. A request that was under way before may be overtaken by this one, although its answer comes first.
 func askToKeep(h *hold, wait *send.Wait, rest time.Duration, lastReply time.Time) (answer send.Answer, expires bool) {
-	if isAlone(h) {
-		return setLease(h, wait, rest, toLimit, lastReply), true
-	}
-	return setLease(h, wait, rest, toKeep, lastReply), false
+	why, before := keeping(h)
+	answer = setLease(h, wait, rest, why, lastReply)
+	_, after := keeping(h)
+	return answer, before && after
 }
 
 // keepRecord makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
 // and false if the caller has to delete it now.
 func keepRecord(ctx context.Context, h *hold) bool {
-	rest := beginMinHold(h)
-	if rest <= 0 {
-		return false
-	}
-	for ; rest > 0; rest = restOfMinHold(h) {
-		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
-		answer, expires := askToKeep(h, &wait, rest, time.Time{})
+	for rest := beginMinHold(h); rest > 0; rest = restOfMinHold(h) {
+		answer, expires := askToKeep(h, &send.Wait{
+			Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime),
+		}, rest, time.Time{})
 		pause := rest // until the record has to be deleted
 		if answer.Err != nil {
 			expires, pause = send.RedisClosed(answer.Err), min(rest, clearPause)
