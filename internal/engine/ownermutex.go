@@ -190,7 +190,8 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) (todo *effect, err
 		return todo, send.ErrTimeUp
 	}
 	other := h.counterpartLocked()
-	return s.joinOwnersLocked(op, h, h.Holds() || other != nil && other.Holds())
+	// An upgrade waits for other readers when Redis has answered it.
+	return s.joinOwnersLocked(op, h, h.Holds() || h.waits == nil && other != nil && other.Holds())
 }
 
 // joinOwnersLocked makes the caller wait for the owner mutex of h, which another goroutine of the owner has. held

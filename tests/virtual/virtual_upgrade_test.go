@@ -1,0 +1,43 @@
+//go:build go1.25
+
+package virtual
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/locktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// An owner holds the read lock, and one of its goroutines waits for the write lock, because another process reads. Another
+// goroutine of the owner, whose time is up, is told that the lock is busy, and not that Redis does not answer.
+func TestGoroutineBehindAnUpgradeIsToldBusy(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, _ := v.Client(0)
+		other, _ := v.Client(0)
+		reader, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		rw := c.NewRWLock("l")
+		require.NoError(v, other.NewRWLock("l").Read().Lock(reader))
+		require.NoError(v, rw.Read().Lock(owner))
+		upgrade := make(chan error, 1)
+		go func() { upgrade <- rw.Write().Lock(owner) }()
+		time.Sleep(5 * time.Second)
+		for _, wait := range []time.Duration{0, 300 * time.Millisecond, 2 * time.Second} {
+			began := time.Now()
+			ok, err := rw.Write().TryLock(owner, wait, 0)
+			assert.NoError(v, err, "TryLock(%v) after %v", wait, time.Since(began))
+			assert.False(v, ok)
+			assert.LessOrEqual(v, time.Since(began), wait+50*time.Millisecond)
+		}
+		short, cancel := context.WithTimeout(owner, 300*time.Millisecond)
+		defer cancel()
+		assert.ErrorIs(v, rw.Write().Lock(short), ErrBusy)
+		require.NoError(v, other.NewRWLock("l").Read().Unlock(reader))
+		assert.ErrorIs(v, <-upgrade, ErrInvalid)
+		require.NoError(v, rw.Read().Unlock(owner))
+	})
+}
