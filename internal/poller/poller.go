@@ -11,7 +11,7 @@
 //     than NearHead positions ahead of it polls less often, because otherwise the number of requests would grow with
 //     the number of waiters.
 //   - All polls of a process are at most mostLooks requests per second. With many thousands of locks a round takes
-//     longer.
+//     longer. A round begins once in each poll interval, and has all locks for which callers wait then.
 //   - It costs more to find out that a record was replaced by a value that is not a lock, that the release would not
 //     be announced to a waiter, or that the lock was granted to a waiter with a message that was lost. These closer
 //     checks are made for a few locks each time, which are chosen at random, and for all locks whose waiters listen
@@ -154,22 +154,25 @@ func (p *Poller) run() {
 			p.config.Spawn(p.run)
 		}
 	}()
-	for {
-		looks := p.looks()
+	const pause = time.Second / mostLooks
+	for rest := p.config.Every; ; {
+		if ended = p.config.Sleep(max(rest, pause)) != nil; ended {
+			return
+		}
+		looks := p.looks() // after the sleep: of all locks for which callers wait now
 		if ended = len(looks) == 0 && p.endIfIdle(); ended {
 			return
 		}
-		if len(looks) == 0 {
-			looks = [][]string{nil} // no lock is due
-		}
-		pause := max(p.config.Every/time.Duration(len(looks)), time.Second/mostLooks)
+		rest = p.config.Every
+		closely := closeLooks * rest.Seconds() / float64(len(looks))
 		for _, names := range looks {
+			if waiters := p.asks(names); len(waiters) > 0 {
+				p.config.Spawn(func() { p.look(waiters, int(closely+rand.Float64())) })
+			}
 			if ended = p.config.Sleep(pause) != nil; ended {
 				return
 			}
-			if waiters := p.asks(names); len(waiters) > 0 {
-				p.config.Spawn(func() { p.look(waiters, int(closeLooks*pause.Seconds()+rand.Float64())) })
-			}
+			rest -= pause
 		}
 	}
 }

@@ -111,6 +111,20 @@ func TestPollerWakesTheWaitersOfFreeLocksOrAll(t *testing.T) {
 	})
 }
 
+// A lock is polled within a poll interval, also if the Poller is at work for another one.
+func TestPollerPollsASecondLockInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newPollerBench()
+		defer b.Watch("x", waiter())()
+		rounds(1)
+		defer b.Watch("y", waiter())()
+		rounds(1)
+		polls, _ := b.polls()
+		assert.Contains(t, slices.Concat(polls...), "y")
+		b.close()
+	})
+}
+
 // The goroutine ends when no caller waits. The next caller that waits starts another one.
 func TestPollerBeginsAgainAfterItsGoroutineHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -177,6 +191,7 @@ func TestPollerDoesNotWaitForAServerThatDoesNotAnswer(t *testing.T) {
 		assert.GreaterOrEqual(t, len(polls), 4, "polls of x in five rounds")
 		b.set(func() { b.free = []string{"x"} })
 		rounds(1)
+		time.Sleep(3 * time.Second / mostLooks) // the requests of a round come one after the other
 		assert.True(t, woken(w))
 		b.set(func() { assert.Equal(t, 3, hung) })
 		close(answer)

