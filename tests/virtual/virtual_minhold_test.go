@@ -68,3 +68,19 @@ func TestMinHoldOfADetachedHold(t *testing.T) {
 		require.NoError(v, c.NewLock("l").Unlock(ctx))
 	})
 }
+
+// MaxHold does not begin again when a hold is attached.
+func TestMaxHoldOfADetachedHold(t *testing.T) {
+	locktest.InVirtualTime(t, 1, func(v *locktest.Virtual) {
+		c, _ := v.Client(0)
+		hold, err := c.NewLock("l", MaxHold(time.Minute)).Acquire(ctx)
+		require.NoError(v, err)
+		time.Sleep(50 * time.Second)
+		ticket, err := hold.Detach(ctx, 0)
+		require.NoError(v, err)
+		hold, err = c.Attach(ctx, ticket)
+		require.NoError(v, err)
+		time.Sleep(10 * time.Second)
+		assert.ErrorIs(v, context.Cause(hold.Context()), ErrMaxHold)
+	})
+}
