@@ -218,7 +218,7 @@ func (a *acquireOp) nextPoll(res Answer) (delay time.Duration, stop func()) {
 	case queued && in.hold.lock.Traits().Admission == contract.Counting, res.LeavesEntry && !queued:
 		delay = min(delay*time.Duration(1+res.Standing.Ahead()/poller.NearHead), RareAsk)
 	case queued && !res.LeavesEntry:
-		d, looked := e.awaitInLine(in.hold.lockState.name, in.Field, a.subscription.listeners[0], res)
+		d, looked := e.awaitInLine(in.hold.lockState.name, a.subscription.listeners[0], res)
 		delay, stop = d, func() { a.noteLook(in.hold, looked()) }
 	}
 	return delay, stop

@@ -44,8 +44,8 @@ type Config struct {
 	UserCalls func() int64 // the number of calls of the Logger and the Observer that have not returned
 
 	Servers Servers
-	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
-	Group   func(name string) string                          // names of the same group can be asked about in one call
+	Free    func(names []string, closely int) send.Call // asks which of names are free: see freeOf
+	Group   func(name string) string                    // names of the same group can be asked about in one call
 	Renewer Renewer
 
 	// Channel is the channel on which this Client hears hints: see internal/hints; or "".

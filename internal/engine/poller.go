@@ -33,14 +33,13 @@ func (e *Engine) newPoller() *poller.Poller {
 	})
 }
 
-// freeOf asks Redis about the locks called names, and returns those that are free. The first locks, as many as fields
-// has elements, are looked at closely: an element has the fields with which callers of this process wait for the lock.
-// Of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the top of this
-// file.
-func (e *Engine) freeOf(names []string, fields [][]string) (free []string, err error) {
+// freeOf asks Redis about the locks called names, and returns those that are free. The first closely locks are looked at
+// closely: of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the top of
+// this file.
+func (e *Engine) freeOf(names []string, closely int) (free []string, err error) {
 	op := e.waitOptionsFor(context.Background())
 	op.NoWait, op.Patient = true, true // after a few refusals, for example while a slot moves, the waiters ask
-	answer := e.sender.Do(&op.Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
+	answer := e.sender.Do(&op.Wait, send.Request{Call: e.Free(names, closely)}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
 		return nil, err
@@ -54,10 +53,10 @@ func (e *Engine) freeOf(names []string, fields [][]string) (free []string, err e
 }
 
 // awaitInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. Meanwhile the
-// poller looks at the lock, until stop is called, which returns what it has found. The caller waits with field, and
-// listens to its channel of grants; res is the last answer.
+// poller looks at the lock, until stop is called, which returns what it has found. grants is the channel of the waiter, and
+// res is the last answer.
 func (e *Engine) awaitInLine(
-	name, field string,
+	name string,
 	grants *wake.Listener,
 	res Answer,
 ) (delay time.Duration, stop func() poller.Look) {
@@ -65,7 +64,7 @@ func (e *Engine) awaitInLine(
 		return e.PollDelay(res.Wait), func() poller.Look { return poller.Look{} }
 	}
 	isDeaf := func() bool { return grants.IsSilent(max(send.MinWait, 4*e.rtt.Get())) } // longer than an answer takes
-	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), Field: field, IsDeaf: isDeaf}
+	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.Ahead(), IsDeaf: isDeaf}
 	return RareAsk - rand.N(RareAsk/5), e.poller.Watch(name, w)
 }
 

@@ -32,7 +32,7 @@ func TestWaiterInLineAsksInTime(t *testing.T) {
 		defer grants.Leave()
 		e.PollInterval = time.Hour
 		for _, left := range []time.Duration{-1, time.Second, 10 * time.Minute, 2 * time.Hour} {
-			delay, stop := e.awaitInLine("x", "", grants, Answer{Outcome: contract.Outcome{Wait: left}})
+			delay, stop := e.awaitInLine("x", grants, Answer{Outcome: contract.Outcome{Wait: left}})
 			stop()
 			assert.LessOrEqual(t, delay, RareAsk, left)
 		}

@@ -1,12 +1,11 @@
 -- Returns those of many locks that their poller has to look after. A lock is one of these if it may be free, if its
--- key holds data that no lock writes, or if a waiter of the client is not told of its release or has been granted it
--- without noticing. The script only reads.
+-- key holds data that no lock writes, or if a waiter of the client is not told of its release, or has been granted it
+-- without noticing: then the client has no place in the line. The script only reads.
 --
 -- KEYS     the locks: each a hash; and behind them the orders of the lines, which are the wait queues in Redis, of the
 --          locks that are checked closely.
 -- ARGV[1]  the number of locks that are checked closely, which are the first ones: see record.lua.
 -- ARGV[2]  the client.
--- ARGV     behind these, for each lock that is checked closely: the fields with which the client waits, with a space in front of and behind each field.
 -- Returns  {1, n, 0} for each such lock KEYS[n], one after the other.
 --
 -- Repeatable: it only reads.
@@ -17,14 +16,12 @@ local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely
 
 -- Whether the client waits and is told when the lock is released: it has a place, and no holder belongs to a program
--- that does not use the line. A client that did not use its grant in time has lost its place. A record that was granted
--- has no more fields than are read here.
-local function is_told(lock, order, waiting)
+-- that does not use the line. A grant takes the place.
+local function is_told(lock, order)
     check_record(lock)
     -- At most 8.
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
-        if field ~= 'mode' and
-            (not is_relocks(field) or waiting:find(' ' .. field .. ' ', 1, true)) then
+        if field ~= 'mode' and not is_relocks(field) then
             return false
         end
     end
@@ -38,7 +35,7 @@ for n = 1, locks do
     local ends = some_are_free and redis.call('exists', KEYS[n]) == 0
     local read, told = true, true
     if n <= closely and not ends then
-        read, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
+        read, told = pcall(is_told, KEYS[n], KEYS[locks + n])
     end
     if ends or not read or not told then
         found[#found + 1] = '1 ' .. n .. ' 0'

@@ -244,7 +244,7 @@ func TestScriptContracts(t *testing.T) {
 			send.Call{
 				Script: record.Script("free_inspect"),
 				Keys:   []string{b.LockName, b.LockName + "-2", record.LineKeys(b.LockName)[0]},
-				Args:   []any{1, me, " " + my.Field + " "},
+				Args:   []any{1, me},
 			},
 		},
 	)

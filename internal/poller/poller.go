@@ -51,9 +51,8 @@ type Config struct {
 	Sleep func(time.Duration) error
 	// Group returns the group of a name. One request contains only names of one group.
 	Group func(name string) string
-	// Look asks Redis which of the locks are free. It checks the first len(fields) locks more closely: fields holds,
-	// for each of these, the fields with which the callers of this process wait for the lock.
-	Look func(names []string, fields [][]string) (free []string, err error)
+	// Look asks Redis which of the locks are free. It checks the first closely locks more closely.
+	Look func(names []string, closely int) (free []string, err error)
 }
 
 // A Poller polls the locks that callers wait for, and wakes the callers.
@@ -87,7 +86,6 @@ func (l Look) InDoubt(now time.Time, patience time.Duration) bool {
 type Waiter struct {
 	Wake  chan struct{} // must have room for one wake-up, and must belong to no other Waiter
 	Ahead int           // the number of positions ahead of it at its last attempt
-	Field string        // the field with which it waits
 	// IsDeaf reports whether the Waiter may have missed a grant: it is not subscribed, or a ping of its connection has been
 	// without an answer for long. It is called without the mutex held.
 	IsDeaf func() bool
@@ -222,14 +220,7 @@ func (p *Poller) looks() (all [][]string) {
 func (p *Poller) look(waiters map[string][]Waiter, closely int) {
 	names, doubtful := doubtfulFirst(waiters)
 	defer p.each(names, func(_ string, of *polled) { of.asked = false }) // also when a hook of the Redis client ends the goroutine
-	closely = min(max(closely, doubtful), len(names))
-	fields := make([][]string, closely)
-	for i, name := range names[:closely] {
-		for _, s := range waiters[name] {
-			fields[i] = append(fields[i], s.Field)
-		}
-	}
-	free, err := p.config.Look(names, fields)
+	free, err := p.config.Look(names, min(max(closely, doubtful), len(names)))
 	if err != nil {
 		p.wake(names...)
 		return

@@ -37,18 +37,11 @@ var freeInspect, anyInspect = Script("free_inspect"), Script("any_inspect")
 var Publish, PublishInShard, InBothWays any = "publish", "spublish", "publish+spublish"
 
 // Free is the call of the poller: it asks which of the locks called names are free, for the client with this id.
-// The first len(fields) locks are checked closely: fields has the fields of the client's waiters for them. See
-// internal/poller.
-func (c *Client) Free(names []string, fields [][]string) send.Call {
-	closely := len(fields)
+// The first closely locks are checked closely: see internal/poller.
+func (c *Client) Free(names []string, closely int) send.Call {
 	keys, args := slices.Clone(names), []any{closely, c.ID}
-	for i, name := range names[:closely] {
+	for _, name := range names[:closely] {
 		keys = append(keys, LineKeys(name)[0])
-		all := " "
-		for _, field := range fields[i] {
-			all += field + " "
-		}
-		args = append(args, all)
 	}
 	return send.Call{Script: freeInspect, Keys: keys, Args: args}
 }

@@ -40,6 +40,7 @@ var suites = []suite{
 	{name: "semaphore", dir: "tests/locks", tests: "semaphore_test.go", of: scripts},
 	{name: "permits-set", dir: "tests/locks", tests: "permits_set_test.go", of: scripts},
 	{name: "fair", dir: "tests/locks", tests: "fair_test.go", of: scripts},
+	{name: "polls", dir: "tests/locks", tests: "poller_test.go", of: scripts},
 	{name: "detach", dir: "tests/locks", tests: "detach_test.go", of: scripts},
 	{name: "detach-faults", dir: "tests/faults", tests: "detach_faults_test.go", of: scripts},
 	{name: "virtual", dir: "tests/virtual", tests: "virtual_test.go", of: code},

@@ -247,14 +247,6 @@ var Code = []Mistake{
 		}},
 	},
 	{
-		Name: "fieldsNotCompared", File: "internal/record/scripts.go",
-		Omits: "The poller notices that the holder has changed.",
-		Changes: []Change{{
-			`all += field + " "`,
-			"_ = field",
-		}},
-	},
-	{
 		Name: "leaverStaysQueued", File: "internal/engine/admit.go",
 		Omits: "A caller that gives up leaves the queue of its process.",
 		Changes: []Change{{

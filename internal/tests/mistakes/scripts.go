@@ -45,6 +45,11 @@ var Scripts = []Mistake{
 		Changes: []Change{{"redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"}},
 	},
 	{
+		Name:    "grantUnnoticed",
+		Omits:   "A poll of a lock notices that the client has lost its place, as by a grant.",
+		Changes: []Change{{"return redis.call('zscore', order, client) ~= false", "return true"}},
+	},
+	{
 		Name:    "toTheEnd",
 		Omits:   "A client that asks again keeps its place.",
 		Changes: []Change{{"'zadd', line.order, 'nx',", "'zadd', line.order,"}},
