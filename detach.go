@@ -35,8 +35,9 @@ import (
 // cause [ErrDetached] before Detach sends its request, and Release and Extend then return ErrNotHeld.
 //
 // If Redis does not confirm the request within 5s, or ctx is done before that, Detach returns an error and no ticket.
-// The hold has ended then, too, and the lock is released in the background. But if ctx is done before the request is
-// sent, the hold goes on. So call Release after an error: it returns ErrNotHeld if the hold has ended.
+// The hold has ended then, too, and the lock is released in the background. But if ctx is done when Detach is called,
+// or while another goroutine uses the hold, it goes on. So call Release after an error: it returns ErrNotHeld if the
+// hold has ended.
 //
 // The error is ErrLockLost if the lock was lost, and ErrNotHeld after Release. It is ErrInvalid for a keep below 1ms,
 // and for a hold of a MultiLock or a RedLock. It is also ErrInvalid if the owner has acquired the lock again, or holds

@@ -204,9 +204,10 @@ func (h *Hold) Token() (int64, error) {
 }
 
 // Extend makes a hold with an explicit lease last for at least lease from now on. It never shortens the remaining
-// lease. For most locks it sends one request, and the new lease starts before that request is sent. A MultiLock extends
-// all its locks; after an error some of them may last longer, and it is lost with the first of them. A RedLock needs the
-// confirmation of a majority; it asks only the servers that hold it.
+// lease. For most locks it sends one request, and up to four more if too little of the lease is left when the answer
+// comes; the new lease starts before the last one is sent. A MultiLock extends all its locks; after an error some of
+// them may last longer, and it is lost with the first of them. A RedLock needs the confirmation of a majority; it asks
+// only the servers that hold it.
 //
 // The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is
 // canceled. It is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed

@@ -52,8 +52,8 @@ type Observer interface {
 	Acquired(ctx context.Context, e AcquiredEvent)
 
 	// GaveUp is called when a call returns without the lock: its time is up, its context is done, or Redis did not
-	// answer or returned an error. It is not called for calls that send no request: those that return ErrInvalid, and
-	// those whose context was done, or whose Client was closed, when they were made.
+	// answer or returned an error. It is not called for a lock, or an argument, that is ErrInvalid, nor for calls
+	// whose context was done, or whose Client was closed, when they were made.
 	GaveUp(ctx context.Context, e GaveUpEvent)
 
 	// Renewed is called when Redis has confirmed the renewal of a hold, every third of the watchdog timeout.

@@ -191,11 +191,11 @@ func WithWaitWarning(d time.Duration) Option {
 }
 
 // WithLogger sets the logger for the few events that no call can return. A warning is logged for each lock that was
-// lost, with its name and the cause, except for locks that were released by force through this Client. A warning is
-// logged if Redis does not allow subscriptions, and if a semaphore has another number of permits than was passed to
-// NewSemaphore. [WithHoldWarning] and [WithWaitWarning] add warnings of slow locks. A panic of the Observer, or of a
-// hook of the Redis client, is logged as an error. At debug level Close logs which locks are still held, and refused
-// labels are logged once.
+// lost, with its name and the cause, except for locks that were released by force through this Client, and for no more
+// than ten a second. A warning is logged if Redis does not allow subscriptions, and if a semaphore has another number
+// of permits than was passed to NewSemaphore. [WithHoldWarning] and [WithWaitWarning] add warnings of slow locks. A
+// panic of the Observer, or of a hook of the Redis client, is logged as an error. At debug level Close logs which
+// locks are still held, and refused labels are logged once.
 //
 // A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default
 // is [slog.Default]; l must not be nil.

@@ -378,6 +378,7 @@ func TestElectionBadInput(t *testing.T) {
 	for name, e := range map[string]*Election{
 		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", record.LongestName+1)),
 		"nil client": (*Client)(nil).NewElection(b.LockName), "zero": new(Election),
+		"bad option": c.NewElection(b.LockName, MaxHold(-1)),
 	} {
 		assert.ErrorIs(t, locktest.Second(e.Campaign(ctx)), ErrInvalid, name)
 		assert.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return nil }), ErrInvalid, name)
