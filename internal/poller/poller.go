@@ -162,7 +162,7 @@ func (p *Poller) run() {
 			return
 		}
 		rest = p.config.Every
-		closely := closeLooks * rest.Seconds() / float64(len(looks))
+		closely := closeLooks * max(rest.Seconds()/float64(len(looks)), pause.Seconds()) // a round may last longer than Every
 		for _, names := range looks {
 			if waiters := p.asks(names); len(waiters) > 0 {
 				p.config.Spawn(func() { p.look(waiters, int(closely+rand.Float64())) })

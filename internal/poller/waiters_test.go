@@ -100,13 +100,14 @@ func TestPollerWakesTheWaitersOfFreeLocksOrAll(t *testing.T) {
 		defer b.Watch("x", two)()
 		defer b.Watch("y", other)()
 		rounds(2)
-		assert.Equal(t, []bool{false, false, false}, []bool{woken(one), woken(two), woken(other)}, "no lock is free")
+		all := func() []bool { return []bool{woken(one), woken(two), woken(other)} }
+		assert.Equal(t, []bool{false, false, false}, all(), "no lock is free")
 		b.set(func() { b.free = []string{"x"} })
 		rounds(2)
-		assert.Equal(t, []bool{true, true, false}, []bool{woken(one), woken(two), woken(other)}, "x is free")
+		assert.Equal(t, []bool{true, true, false}, all(), "x is free")
 		b.set(func() { b.free, b.err = nil, errors.New("refused") })
 		rounds(2)
-		assert.Equal(t, []bool{true, true, true}, []bool{woken(one), woken(two), woken(other)}, "Redis does not answer")
+		assert.Equal(t, []bool{true, true, true}, all(), "Redis does not answer")
 		b.close()
 	})
 }
