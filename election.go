@@ -153,10 +153,7 @@ func (l Leader) leadsAs(other Leader) bool {
 // In an election with [MinHold] a leader that has resigned early is returned until that time has passed: its key stays
 // in Redis, where it looks like that of a working leader, and no other process can be elected meanwhile.
 func (e *Election) Leader(ctx context.Context) (leader Leader, ok bool, err error) {
-	if err = e.lock.bad; err != nil {
-		return Leader{}, false, e.lock.fail("leader", err)
-	}
-	i, err := e.lock.client.Inspect(ctx, e.Name())
+	i, err := e.lock.inspect(ctx, "leader")
 	if err != nil || len(i.Holders) == 0 {
 		return Leader{}, false, err
 	}

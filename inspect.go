@@ -192,3 +192,11 @@ func (c *Client) Inspect(ctx context.Context, name string) (i Inspection, err er
 	c.addLabels(ctx, &i)
 	return i, failed("inspect", name, err)
 }
+
+// inspect is Client.Inspect for the lock of h, for the method op.
+func (h *handle) inspect(ctx context.Context, op string) (Inspection, error) {
+	if err := h.usable(ctx); err != nil {
+		return Inspection{}, h.fail(op, err)
+	}
+	return h.client.Inspect(ctx, h.name)
+}

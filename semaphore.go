@@ -159,10 +159,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (send.Reply, error) {
 // ID, as Java prints it; Redis does not know which service holds it. Holders sends the requests of [Client.Inspect],
 // which need more permissions in Redis than the other methods.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
-	if err := s.usable(ctx); err != nil {
-		return nil, s.fail("holders", err)
-	}
-	i, err := s.client.Inspect(ctx, s.name)
+	i, err := s.inspect(ctx, "holders")
 	return i.Holders, err
 }
 
