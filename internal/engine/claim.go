@@ -79,6 +79,9 @@ func (c *claim) counterpartLocked() *hold {
 // the line: it would never be granted the lock there, because the key in Redis is taken, and another caller of this
 // process may have the place in the line.
 func (c *claim) hasCounterpart() bool {
+	if c.lock.Traits().Counterpart == (contract.LockID{}) {
+		return false
+	}
 	c.lockState.Lock()
 	defer c.lockState.Unlock()
 	other := c.counterpartLocked()
