@@ -27,8 +27,8 @@ import (
 // if fn has returned the error of its context: a loss is not to be taken for a cancellation. If Shutdown or Close has
 // canceled the context of fn, and fn has returned the error of its context, Do returns [ErrClosed] in its place.
 //
-// If fn calls Lock after the loss, with the owner of ctx, the first call returns ErrLockLost, and the next one acquires the
-// lock again. The release at the end of Do is then about that later hold.
+// If fn calls Lock after the loss, with the owner of ctx, the first call returns ErrLockLost, and the next one acquires
+// the lock again. The release at the end of Do is then about that later hold.
 //
 // If the lock is lost before fn is called, Do acquires it again, as nothing has been done under it. So ErrLockLost
 // means that fn was called, with two exceptions: the owner already held the lock, in an outer section, and has lost it;

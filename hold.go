@@ -89,8 +89,8 @@ func (h *Hold) Name() string {
 //
 // Only the first call of Release releases the lock, and later calls return ErrNotHeld. The error is ErrLockLost if the
 // lock was lost. If code was told of the loss, and has acquired the lock again with the context of Context, Release is
-// about that later hold. Any other error means that Redis has not confirmed the release, which is retried in the background;
-// even then the Hold no longer has the lock.
+// about that later hold. Any other error means that Redis has not confirmed the release, which is retried in the
+// background; even then the Hold no longer has the lock.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "release") }
 
 // release implements Release. Its errors name op.

@@ -33,9 +33,9 @@ func (e *Engine) newPoller() *poller.Poller {
 	})
 }
 
-// freeOf asks Redis about the locks called names, and returns those that are free. The first closely locks are looked at
-// closely: of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the top of
-// this file.
+// freeOf asks Redis about the locks called names, and returns those that are free. The first closely locks are looked
+// at closely: of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the
+// top of this file.
 func (e *Engine) freeOf(names []string, closely int) (free []string, err error) {
 	op := e.waitOptionsFor(context.Background())
 	op.NoWait, op.Patient = true, true // after a few refusals, for example while a slot moves, the waiters ask
@@ -53,8 +53,8 @@ func (e *Engine) freeOf(names []string, closely int) (free []string, err error) 
 }
 
 // awaitInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. Meanwhile the
-// poller looks at the lock, until stop is called, which returns what it has found. grants is the channel of the waiter, and
-// res is the last answer.
+// poller looks at the lock, until stop is called, which returns what it has found. grants is the channel of the waiter,
+// and res is the last answer.
 func (e *Engine) awaitInLine(
 	name string,
 	grants *wake.Listener,

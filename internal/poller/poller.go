@@ -10,8 +10,9 @@
 //   - Each lock for which a process waits in a line is polled once in each poll interval. A process that has more
 //     than NearHead positions ahead of it polls less often, because otherwise the number of requests would grow with
 //     the number of waiters.
-//   - All polls of a process are at most mostLooks requests per second. With many thousands of locks a round takes
-//     longer. A round begins once in each poll interval, and has all locks for which callers wait then.
+//   - All polls of a process are at most mostLooks requests per second. With many thousands of locks, or
+//     with many hundreds in a Cluster, where each slot is a request, a round takes longer than a poll interval.
+//     Otherwise one begins in each interval, and has all locks for which callers wait then.
 //   - It costs more to find out that a record was replaced by a value that is not a lock, that the release would not
 //     be announced to a waiter, or that the lock was granted to a waiter with a message that was lost. These closer
 //     checks are made for a few locks each time, which are chosen at random, and for all locks whose waiters listen

@@ -68,7 +68,7 @@ func TestSimulation(t *testing.T) {
 			moved.Add(int64(v.Moved))
 			if v.Found != nil {
 				bad := failed.Add(1) > int64(*simDoubts) || v.Found.IsUnsafe() ||
-					Play(q.T, plan).Found != nil // a mistake of the witness seldom repeats
+					Play(q.T, plan).Found != nil // where the check is wrong, that seldom repeats
 				summary.Store(q.Seed, v.Found)
 				q.Keep(tell(q.T, v, bad))
 			}
